@@ -23,6 +23,12 @@ int NodeLayout::place_of(int rank) const {
   return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
+NodeLayout NodeLayout::among(const std::vector<int>& ranks) const {
+  std::vector<std::string> locations;
+  for (const int rank : ranks) locations.push_back(std::to_string(node_of(rank)));
+  return layout_of(locations);
+}
+
 NodeLayout layout_of(const std::vector<std::string>& locations) {
   NodeLayout layout;
   std::map<std::string, std::size_t> index;

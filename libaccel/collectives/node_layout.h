@@ -19,6 +19,8 @@ struct NodeLayout {
   [[nodiscard]] int node_of(int rank) const;
   // Its place among the ranks of its node.
   [[nodiscard]] int place_of(int rank) const;
+  // That of some ranks, numbered anew in this order.
+  [[nodiscard]] NodeLayout among(const std::vector<int>& ranks) const;
 
   friend bool operator==(const NodeLayout&, const NodeLayout&) = default;
 };

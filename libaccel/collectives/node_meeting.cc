@@ -28,6 +28,20 @@ std::string obstacle(const std::vector<std::string>& said) {
 
 }  // namespace
 
+Result<std::unique_ptr<shm::ShmGroup>> meet_on_node(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const NodeLayout& layout,
+                                                    const ShmMeetingOptions& all) {
+  const int node = layout.node_of(all.member.rank);
+  ShmMeetingOptions own = all;
+  own.group.names.clear();
+  for (const int rank : layout.nodes[static_cast<std::size_t>(node)])
+    own.group.names.push_back(all.group.names[static_cast<std::size_t>(rank)]);
+  own.member.rank = layout.place_of(all.member.rank);
+  own.member.world_size = own.group.shape.world_size = static_cast<int>(own.group.names.size());
+  c10d::PrefixStore part("nodes/" + std::to_string(node), store);
+  return meet_in_shared_memory(part, own);
+}
+
 Result<MetNode> meet_by_nodes(const c10::intrusive_ptr<c10d::Store>& store,
                               const NodeMeetingOptions& options) {
   const StoreMember& member = options.shm.member;
@@ -41,15 +55,7 @@ Result<MetNode> meet_by_nodes(const c10::intrusive_ptr<c10d::Store>& store,
     return Error(ErrorCode::kUnsupported,
                  "there are " + to_text(met.layout) + ", and each needs as many");
   }
-  const int node = met.layout.node_of(member.rank);
-  const std::vector<int>& ranks = met.layout.nodes[static_cast<std::size_t>(node)];
-  ShmMeetingOptions own = options.shm;
-  own.member.rank = met.layout.place_of(member.rank);
-  own.member.world_size = static_cast<int>(ranks.size());
-  own.group.shape.world_size = own.member.world_size;
-  own.group.names = ranks;
-  c10d::PrefixStore part("nodes/" + std::to_string(node), store);
-  auto group = meet_in_shared_memory(part, own);
+  auto group = meet_on_node(store, met.layout, options.shm);
   const std::string answer = group ? "yes" : refusal_text(group.error().message());
   if (std::string why = obstacle(exchange(*store, kMet, member, answer)); !why.empty())
     return Error(ErrorCode::kUnsupported, std::move(why));

@@ -28,7 +28,7 @@ class Store;
 namespace accel {
 
 struct NodeMeetingOptions {
-  ShmMeetingOptions shm;  // member and group are of all ranks; what is of the node is put in here
+  ShmMeetingOptions shm;  // of all ranks
   int launcher_node = 0;
 };
 
@@ -37,6 +37,13 @@ struct MetNode {
   std::unique_ptr<shm::ShmGroup>
       group;  // of this node; its errors give the ranks' numbers in the job
 };
+
+// The ranks of this rank's node share memory. `all` is of all ranks of the layout: what is of the node is put in here. Errors and
+// what it throws: those of meet_in_shared_memory(). Requires: every rank calls it.
+[[nodiscard]] Result<std::unique_ptr<shm::ShmGroup>> meet_on_node(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const NodeLayout& layout,
+    const ShmMeetingOptions& all);
 
 // Errors, the same on all ranks  kUnsupported: says which rank or what layout is in the way. Throws what exchange()
 // throws, and kPeerLost when a rank dies on the way. Requires: every rank calls it.

@@ -71,14 +71,19 @@ at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
   return total;
 }
 
-at::Tensor combined_norm(ProcessGroup& group, const at::Tensor& norm, double norm_type) {
+at::Tensor combined_norm(std::span<const std::shared_ptr<ProcessGroup>> groups,
+                         const at::Tensor& norm,
+                         double norm_type) {
   // A rank without a part does not know the type of the others'.
-  const bool is_double = norm.scalar_type() == at::kDouble;
-  const at::Tensor mine = at::stack({norm.to(at::kDouble), at::full({}, is_double, at::kDouble)});
-  const at::Tensor all = group.all_gather(mine, "clipping gradients by their norm");
-  const bool any_double = all.select(1, 1).max().item<double>() != 0;
-  return at::linalg_vector_norm(all.select(1, 0), norm_type)
-      .to(any_double ? at::kDouble : at::kFloat);
+  at::Tensor is_double = at::full({}, norm.scalar_type() == at::kDouble, at::kDouble);
+  at::Tensor total = norm.to(at::kDouble);
+  for (const auto& group : groups) {
+    const at::Tensor all =
+        group->all_gather(at::stack({total, is_double}), "clipping gradients by their norm");
+    total = at::linalg_vector_norm(all.select(1, 0), norm_type);
+    is_double = all.select(1, 1).max();
+  }
+  return total.to(is_double.item<double>() != 0 ? at::kDouble : at::kFloat);
 }
 
 void clip_gradient_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

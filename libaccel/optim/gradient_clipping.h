@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -24,9 +26,11 @@ at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
                                double norm_type,
                                const std::function<at::Tensor(const at::Tensor&)>& combine);
 
-// The norm over all ranks of the norms of their parts, of which `norm` is this rank's. Throws kPeerLost, kProcessGroup.
-// Requires: every rank calls it.
-at::Tensor combined_norm(ProcessGroup& group, const at::Tensor& norm, double norm_type);
+// The norm over all ranks of the norms of their parts, of which `norm` is this rank's: over each of the groups that a model is
+// divided over. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
+at::Tensor combined_norm(std::span<const std::shared_ptr<ProcessGroup>> groups,
+                         const at::Tensor& norm,
+                         double norm_type);
 
 // Cuts the defined gradients to [-clip_value, clip_value].
 void clip_gradient_value_(const std::vector<at::Tensor>& parameters, double clip_value);

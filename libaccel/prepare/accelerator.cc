@@ -202,14 +202,16 @@ std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
 }
 
 std::shared_ptr<ModelSync> Accelerator::Impl::make_sync(const torch::nn::Module& module,
-                                                        std::shared_ptr<ProcessGroup> group) const {
-  if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
-    return std::make_shared<DdpReducer>(module, std::move(group), options.ddp);
-  if (fsdp->keeps_whole_gradients) {
-    return std::make_shared<sharding::WholeGradientModel>(
-        module, std::move(group), *fsdp, options.ddp);
+                                                        std::shared_ptr<ProcessGroup> world) {
+  if (mesh == nullptr) {
+    const MeshShape shape = sharding::mesh_shape(fsdp, *world);
+    mesh = std::make_shared<Mesh>(std::move(world), shape);
   }
-  return std::make_shared<sharding::ShardedModel>(module, std::move(group), *fsdp);
+  if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
+    return std::make_shared<DdpReducer>(module, mesh->group(MeshAxis::kData), options.ddp);
+  if (fsdp->keeps_whole_gradients)
+    return std::make_shared<sharding::WholeGradientModel>(module, mesh, *fsdp, options.ddp);
+  return std::make_shared<sharding::ShardedModel>(module, mesh, *fsdp);
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(

@@ -228,8 +228,8 @@ CheckpointObjects Accelerator::Impl::objects_to_save(SaveTo to) {
   // Every replica has every part; the first one writes them.
   const auto models = sharded_models();
   const bool is_copy = std::any_of(models.begin(), models.end(), [](const auto& model) {
-    const auto& replicas = model->mesh().replicas;
-    return replicas != nullptr && replicas->rank() > 0;
+    Mesh& mesh = model->mesh();
+    return mesh.size(MeshAxis::kReplicate) > 1 && mesh.group(MeshAxis::kReplicate)->rank() > 0;
   });
   if (is_copy) divided.leave_writing_to_others();
   return checkpoint_objects();

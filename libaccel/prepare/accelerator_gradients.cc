@@ -184,11 +184,13 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   unscale_gradients();
   const Impl::OwnGradients own = impl_->own_gradients(parameters);
   if (own.any == nullptr) return clip_gradient_norm_(parameters, max_norm, norm_type);
+  Mesh& mesh = own.any->mesh();
   if (!(norm_type > 0)) {
     // A rank without a piece does not know of the others'.
-    const at::Tensor has_pieces = at::full({}, !own.pieces.empty(), at::kInt);
-    const at::Tensor all = own.any->group().all_gather(has_pieces, "clip_grad_norm_");
-    if (all.max().item<int>() == 0) return clip_gradient_norm_(own.whole, max_norm, norm_type);
+    at::Tensor has_pieces = at::full({}, !own.pieces.empty(), at::kInt);
+    for (const auto& group : mesh.dividing_groups())
+      group->all_reduce_(has_pieces, Reduction::kMax, "clip_grad_norm_");
+    if (has_pieces.item<int>() == 0) return clip_gradient_norm_(own.whole, max_norm, norm_type);
     throw Error(ErrorCode::kUnsupported,
                 "norm_type is " + std::to_string(norm_type) +
                     ", which parts of divided gradients do not add up to",
@@ -196,7 +198,7 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   }
   return clip_gradient_norm_(
       own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
-        return combined_norm(own.any->group(), norm, norm_type);
+        return combined_norm(mesh.dividing_groups(), norm, norm_type);
       });
 }
 

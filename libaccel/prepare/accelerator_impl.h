@@ -20,6 +20,7 @@
 #include "libaccel/checkpoint/divided_tensors.h"
 #include "libaccel/prepare/model_runtime.h"
 #include "libaccel/prepare/preemption.h"
+#include "libaccel/process/mesh.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/master_shards.h"
 
@@ -135,7 +136,7 @@ struct Accelerator::Impl {
   [[nodiscard]] std::vector<std::shared_ptr<sharding::ShardedModel>> sharded_models() const;
   // How the ranks keep a model in step.
   [[nodiscard]] std::shared_ptr<ModelSync> make_sync(const torch::nn::Module& module,
-                                                     std::shared_ptr<ProcessGroup> group) const;
+                                                     std::shared_ptr<ProcessGroup> world);
   // Settles them and looks their pieces up: what stands for `parameters` on this rank, and those that are whole.
   struct OwnGradients {
     std::shared_ptr<sharding::ShardedModel> any;  // nullptr: no model is divided
@@ -149,6 +150,7 @@ struct Accelerator::Impl {
   ProjectConfiguration project;
   std::filesystem::path checkpoint_folder;  // of the project, absolute; empty: there is none
   AcceleratorState state;
+  std::shared_ptr<Mesh> mesh;  // made for the first model that several ranks train
   GradientState gradient_state;
   Logger logger = get_logger("accel.accelerator");
   std::shared_ptr<GradScaler> scaler;

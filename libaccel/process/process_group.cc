@@ -133,14 +133,6 @@ InitProcessGroupKwargs with_bounded_timeouts(InitProcessGroupKwargs options) {
   return options;
 }
 
-shm::GroupOptions shm_options(const WorkerIdentity& identity,
-                              const InitProcessGroupKwargs& options) {
-  shm::GroupOptions group;
-  group.shape.world_size = identity.world_size;
-  group.timeout = options.timeout;
-  return group;
-}
-
 // What a rank shares with nobody.
 std::shared_ptr<shm::ShmGroup> group_of_one() {
   const shm::GroupShape shape = {.world_size = 1, .slot_bytes = 4096};
@@ -223,7 +215,12 @@ void Work::wait() {
   if (at_end_) at_end_();
 }
 
-ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+ProcessGroup::ProcessGroup(const WorkerIdentity& identity, const InitProcessGroupKwargs& options)
+    : identity_(identity), options_(options), names_(static_cast<std::size_t>(size())) {
+  std::iota(names_.begin(), names_.end(), 0);
+  layout_.nodes = {names_};
+}
+
 ProcessGroup::~ProcessGroup() = default;
 
 std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
@@ -235,8 +232,8 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
                 "the process group backend '" + wanted + "' is not part of this build",
                 "set InitProcessGroupKwargs.backend to shm or gloo, or leave it empty");
   }
-  const bool is_one_node = identity.local_world_size == identity.world_size;
-  if (wanted == kShm && !is_one_node) {
+  std::unique_ptr<ProcessGroup> joined(new ProcessGroup(identity, options));
+  if (wanted == kShm && !joined->is_one_node()) {
     throw Error(ErrorCode::kUnsupported,
                 "the process group backend 'shm' joins the ranks of one node, and " +
                     std::to_string(identity.local_world_size) + " of " +
@@ -244,7 +241,6 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
                 "leave InitProcessGroupKwargs.backend empty");
   }
   ignore_sigpipe_unless_handled();
-  std::unique_ptr<ProcessGroup> joined(new ProcessGroup(identity.global_rank, identity.world_size));
   // The first group of a process has the prefix to itself; each later one gets its own.
   static std::atomic<int> num_joined = 0;
   const int number = num_joined++;
@@ -253,111 +249,129 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
           (number == 0 ? "" : "/group_" + std::to_string(number)),
       open_store(identity, options));
   meet(*joined->store_, kArrived, member_of(identity, options));
-  if (wanted == kGloo || !is_one_node || !joined->join_shm(identity, options))
-    joined->join_gloo(identity, options);
+  if (wanted == kGloo || !joined->is_one_node() || !joined->join_shm()) joined->join_gloo();
   return joined;
 }
 
+ShmMeetingOptions ProcessGroup::meeting_options() const {
+  ShmMeetingOptions meeting = {
+      .member = member_of(identity_, options_),
+      .group = {},
+      .node = shm::read_node_identity(),
+      .process = {.pid = ::getpid(), .start_time = shm::start_time_of(::getpid())},
+      .channel = detail::supervisor_channel()};
+  meeting.group.shape.world_size = size();
+  meeting.group.timeout = options_.timeout;
+  meeting.group.names = names_;
+  return meeting;
+}
+
 // Whether the ranks share memory now; all of them get the same answer.
-bool ProcessGroup::join_shm(const WorkerIdentity& identity, const InitProcessGroupKwargs& options) {
-  auto met = meet_in_shared_memory(
-      *store_,
-      {.member = member_of(identity, options),
-       .group = shm_options(identity, options),
-       .node = shm::read_node_identity(),
-       .process = {.pid = ::getpid(), .start_time = shm::start_time_of(::getpid())},
-       .channel = detail::supervisor_channel()});
+bool ProcessGroup::join_shm() {
+  auto met = meet_in_shared_memory(*store_, meeting_options());
   if (!met) {
-    if (options.backend == kShm)
-      throw std::move(met).error().while_doing(joining_text(identity.global_rank));
+    if (options_.backend == kShm) throw std::move(met).error().while_doing(joining_text(rank()));
     notice_ = met.error().message() + "; collectives go through gloo";
     return false;
   }
   // c10d::Reducer asks the backend for the memory of its buckets only where this says 0; what the user has set stays.
   ::setenv("DDP_DISABLE_COMM_MEM", "0", /*replace=*/0);
-  take_memory(kShm, *std::move(met), options);
+  take_memory(kShm, *std::move(met));
   return true;
 }
 
-void ProcessGroup::join_gloo(const WorkerIdentity& identity,
-                             const InitProcessGroupKwargs& options) {
-  const bool is_one_node = identity.local_world_size == identity.world_size;
+void ProcessGroup::join_gloo() {
   c10::intrusive_ptr<c10d::Backend> gloo;
   try {
     gloo = connect_gloo(store_,
-                        {.rank = rank_,
-                         .world_size = size_,
-                         .is_one_machine = is_one_node,
-                         .timeout = options.timeout});
+                        {.rank = rank(),
+                         .world_size = size(),
+                         .is_one_machine = is_one_node(),
+                         .timeout = options_.timeout});
   } catch (const std::exception& cause) {
-    throw collective_error(cause.what(), "joining the process group", rank_, size_);
+    throw collective_error(cause.what(), "joining the process group", rank(), size());
   }
-  const bool wants_levels = options.backend.empty() && !is_one_node;
-  if (!wants_levels || !join_two_level(identity, options, gloo))
-    take_backend(kGloo, c10d::ProcessGroup::GLOO, gloo);
-  wait_until_connected(*store_, identity, member_of(identity, options));
+  const bool wants_levels = options_.backend.empty() && !is_one_node();
+  if (!wants_levels || !join_two_level(gloo)) take_backend(kGloo, c10d::ProcessGroup::GLOO, gloo);
+  wait_until_connected(*store_, identity_, member_of(identity_, options_));
 }
 
 // Whether the ranks of each node share memory now; all ranks get the same answer.
-bool ProcessGroup::join_two_level(const WorkerIdentity& identity,
-                                  const InitProcessGroupKwargs& options,
-                                  const c10::intrusive_ptr<c10d::Backend>& gloo) {
-  auto met = meet_by_nodes(
-      store_,
-      {.shm = {.member = member_of(identity, options),
-               .group = shm_options(identity, options),
-               .node = shm::read_node_identity(),
-               .process = {.pid = ::getpid(), .start_time = shm::start_time_of(::getpid())},
-               .channel = detail::supervisor_channel()},
-       .launcher_node = identity.node_rank});
+bool ProcessGroup::join_two_level(const c10::intrusive_ptr<c10d::Backend>& gloo) {
+  auto met =
+      meet_by_nodes(store_, {.shm = meeting_options(), .launcher_node = identity_.node_rank});
   if (!met) {
     notice_ = "no collectives by nodes: " + met.error().message() +
               "; every rank goes through gloo, inside a node too";
     return false;
   }
-  const std::shared_ptr<shm::ShmGroup> memory = std::move(met->group);
-  const auto link = std::make_shared<NodeLink>(gloo);
-  std::vector<int> all(static_cast<std::size_t>(size_));
-  std::iota(all.begin(), all.end(), 0);
-  const NodeLayout& layout = met->layout;
-  take_memory(kTwoLevel,
-              std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
-                  .rank = rank_, .layout = layout, .names = all, .node = memory, .link = link}),
-              options);
-
-  node_.reset(new ProcessGroup(memory->rank(), memory->world_size()));
-  node_->store_ = store_;
-  node_->take_memory(kShm, memory, options);
-
-  const auto place = static_cast<std::size_t>(memory->rank());
-  TwoLevelGroup::Parts across = {.rank = layout.node_of(rank_), .link = link};
-  for (const std::vector<int>& ranks : layout.nodes) {
-    across.layout.nodes.push_back({static_cast<int>(across.names.size())});
-    across.names.push_back(ranks[place]);
-  }
-  across.node = group_of_one();
-  across_.reset(new ProcessGroup(across.rank, layout.num_nodes()));
-  across_->store_ = store_;
-  across_->take_memory(kTwoLevel, std::make_shared<TwoLevelGroup>(std::move(across)), options);
+  node_ = std::move(met->group);
+  link_ = std::make_shared<NodeLink>(gloo);
+  take_layout(std::move(met->layout), node_);
   return true;
 }
 
-void ProcessGroup::take_memory(const char* name,
-                               std::shared_ptr<shm::ByteGroup> memory,
-                               const InitProcessGroupKwargs& options) {
+std::shared_ptr<ProcessGroup> ProcessGroup::part(const std::vector<int>& ranks) {
+  WorkerIdentity identity = identity_;
+  identity.world_size = static_cast<int>(ranks.size());
+  identity.global_rank =
+      static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  identity.local_world_size = is_one_node() ? identity.world_size : 0;
+  identity.use_agent_store = true;  // nobody hosts it for this group alone
+  std::shared_ptr<ProcessGroup> part(new ProcessGroup(identity, options_));
+  part->names_ = ranks;
+  if (ranks.size() == 1) {
+    part->store_ = store_;
+    part->take_memory(kShm, node_ && node_->world_size() == 1 ? node_ : group_of_one());
+    return part;
+  }
+  part->store_ = c10::make_intrusive<c10d::PrefixStore>(
+      "part_" + std::to_string(num_parts_++) + "/" + std::to_string(ranks.front()), store_);
+  NodeLayout layout = layout_.among(ranks);
+  if (backend_ == kGloo || !layout.is_even()) {
+    part->options_.backend = kGloo;
+    part->join_gloo();
+    return part;
+  }
+  part->link_ = link_;
+  const std::size_t num_places = layout.nodes.front().size();
+  if (node_ != nullptr && num_places == layout_.nodes.front().size()) {
+    part->take_layout(std::move(layout), node_);
+  } else if (num_places == 1) {
+    part->take_layout(std::move(layout), group_of_one());
+  } else {
+    auto met = meet_on_node(part->store_, layout, part->meeting_options());
+    part->take_layout(std::move(layout), or_throw(std::move(met)));
+  }
+  return part;
+}
+
+void ProcessGroup::take_layout(NodeLayout layout, const std::shared_ptr<shm::ShmGroup>& node) {
+  if (layout.num_nodes() == 1) {
+    take_memory(kShm, node);
+  } else {
+    take_memory(
+        kTwoLevel,
+        std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
+            .rank = rank(), .layout = layout, .names = names_, .node = node, .link = link_}));
+  }
+  layout_ = std::move(layout);
+}
+
+void ProcessGroup::take_memory(const char* name, std::shared_ptr<shm::ByteGroup> memory) {
   memory_ = std::move(memory);
   if (auto* const word = memory_->stop_word()) stop_word_.emplace(*word);
   take_backend(
       name,
       c10d::ProcessGroup::CUSTOM,
-      c10::make_intrusive<ShmBackend>(memory_, std::string("accel_") + name, options.timeout));
+      c10::make_intrusive<ShmBackend>(memory_, std::string("accel_") + name, options_.timeout));
 }
 
 void ProcessGroup::take_backend(const char* name,
                                 int type,
                                 const c10::intrusive_ptr<c10d::Backend>& backend) {
   const auto backend_type = static_cast<c10d::ProcessGroup::BackendType>(type);
-  group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank_, size_);
+  group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank(), size());
   group_->setBackend(device().type(), backend_type, backend);
   group_->setDefaultBackend(backend_type);
   group_->setGroupName("default_pg");

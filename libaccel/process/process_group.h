@@ -7,7 +7,7 @@
 // This header includes no c10d: what needs the c10d type calls c10d_group() and includes
 // <torch/csrc/distributed/c10d/ProcessGroup.hpp> itself.
 //
-// Threads:  one caller at a time; the same calls in the same order on every rank.
+// Threads:  one caller at a time; the same calls in the same order on every rank, those of a group and of its parts together.
 // Errors    all collectives throw kPeerLost when another rank ended, kProcessGroup otherwise,
 // naming
 //           `operation` and the rank.
@@ -31,6 +31,7 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
+#include "libaccel/collectives/node_layout.h"
 #include "libaccel/collectives/shm/stop_word.h"
 
 namespace c10d {
@@ -42,8 +43,12 @@ class Work;
 
 namespace accel {
 
+class NodeLink;
+struct ShmMeetingOptions;
+
 namespace shm {
 class ByteGroup;
+class ShmGroup;
 struct Piece;
 }  // namespace shm
 
@@ -74,9 +79,13 @@ class ProcessGroup {
   static std::unique_ptr<ProcessGroup> join(const WorkerIdentity& identity,
                                             const InitProcessGroupKwargs& options);
   ~ProcessGroup();
+  // A group of some ranks of this one, in this order; this rank is one of them. One alone meets nobody. Throws what join()
+  // throws, and kUnsupported where the ranks of a node cannot share memory. Requires: no part has parts; every rank of this group
+  // calls it as often, with itself among the ranks, and those of one part with the same ranks.
+  [[nodiscard]] std::shared_ptr<ProcessGroup> part(const std::vector<int>& ranks);
 
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int rank() const noexcept { return identity_.global_rank; }
+  [[nodiscard]] int size() const noexcept { return identity_.world_size; }
   // Of the tensors that it moves.
   [[nodiscard]] c10::Device device() const noexcept { return c10::kCPU; }
   // "shm", "two_level" or "gloo".
@@ -125,43 +134,44 @@ class ProcessGroup {
   // Of all ranks, where they are on one node; else nullptr.
   [[nodiscard]] shm::StopWord* stop_word() noexcept { return stop_word_ ? &*stop_word_ : nullptr; }
 
-  // With the backend two_level: the ranks of this node, by place, and the ranks with this place on all nodes, by node.
-  // Else nullptr. Calls of this group and of these must come in the same order on all ranks.
-  [[nodiscard]] const std::shared_ptr<ProcessGroup>& node() const noexcept { return node_; }
-  [[nodiscard]] const std::shared_ptr<ProcessGroup>& across() const noexcept { return across_; }
+  // The ranks by nodes, with the backend two_level; else as if all were on one.
+  [[nodiscard]] const NodeLayout& layout() const noexcept { return layout_; }
 
   [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d_group() const { return group_; }
   [[nodiscard]] const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
 
  private:
-  ProcessGroup(int rank, int size);
-  [[nodiscard]] bool join_shm(const WorkerIdentity& identity,
-                              const InitProcessGroupKwargs& options);
-  void join_gloo(const WorkerIdentity& identity, const InitProcessGroupKwargs& options);
-  [[nodiscard]] bool join_two_level(const WorkerIdentity& identity,
-                                    const InitProcessGroupKwargs& options,
-                                    const c10::intrusive_ptr<c10d::Backend>& gloo);
+  ProcessGroup(const WorkerIdentity& identity, const InitProcessGroupKwargs& options);
+  [[nodiscard]] bool is_one_node() const noexcept {
+    return identity_.local_world_size == identity_.world_size;
+  }
+  [[nodiscard]] ShmMeetingOptions meeting_options() const;
+  [[nodiscard]] bool join_shm();
+  void join_gloo();
+  [[nodiscard]] bool join_two_level(const c10::intrusive_ptr<c10d::Backend>& gloo);
   void take_backend(const char* name,
                     int type,  // a c10d::ProcessGroup::BackendType
                     const c10::intrusive_ptr<c10d::Backend>& backend);
-  void take_memory(const char* name,
-                   std::shared_ptr<shm::ByteGroup> memory,
-                   const InitProcessGroupKwargs& options);
-
+  void take_memory(const char* name, std::shared_ptr<shm::ByteGroup> memory);
+  void take_layout(NodeLayout layout, const std::shared_ptr<shm::ShmGroup>& node);
   // Calls start(), which returns a c10d::Work.
   template <typename F>
   Work begin(std::string_view operation, F&& start, std::function<void()> at_end = {}) const;
 
-  int rank_;
-  int size_;
+  WorkerIdentity identity_;  // its ranks are this group's
+  InitProcessGroupKwargs options_;
+  std::vector<int> names_;  // of the ranks, in the job
+  NodeLayout layout_;
   std::string backend_;
   std::string notice_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::shared_ptr<shm::ByteGroup> memory_;  // behind it, unless that is Gloo
   std::optional<shm::StopWord> stop_word_;  // in its memory
-  std::shared_ptr<ProcessGroup> node_;
-  std::shared_ptr<ProcessGroup> across_;
+  // With the backend two_level, also for the parts.
+  std::shared_ptr<shm::ShmGroup> node_;
+  std::shared_ptr<NodeLink> link_;
+  int num_parts_ = 0;
 };
 
 // Turns what c10d or Gloo threw into kPeerLost, kStoreTimeout, kStoreUnreachable or kProcessGroup.

@@ -13,6 +13,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/process/process_group.h"
 #include "libaccel/sharding/variable_values.h"
 
 namespace accel::sharding {
@@ -253,6 +254,21 @@ void check_state_dict_type(StateDictType type, int version) {
   throw Error(ErrorCode::kInvalidArgument,
               "LOCAL_STATE_DICT is not for FSDP version 2",
               "use SHARDED_STATE_DICT or FULL_STATE_DICT");
+}
+
+MeshShape mesh_shape(const std::optional<FsdpSettings>& settings, const ProcessGroup& world) {
+  const ShardingStrategy strategy = settings ? settings->strategy : ShardingStrategy::kNoShard;
+  if (strategy == ShardingStrategy::kNoShard) return {.replicate = world.size()};
+  const bool is_hybrid =
+      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+  const int num_nodes = is_hybrid ? world.layout().num_nodes() : 1;
+  if (is_hybrid && num_nodes == 1 && !world.notice().empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                std::string(to_string(strategy)) +
+                    " divides a model over the ranks of each node: " + world.notice(),
+                "give every node the same number of ranks, or use SHARD_GRAD_OP");
+  }
+  return {.replicate = num_nodes, .shard = world.size() / num_nodes};
 }
 
 bool environment_wants_fsdp(const EnvLookup& env) {

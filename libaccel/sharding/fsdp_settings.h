@@ -12,6 +12,8 @@
 #include <accel/env_contract.h>
 #include <accel/fsdp.h>
 
+#include "libaccel/process/mesh.h"
+
 namespace accel::sharding {
 
 struct PagingLimits {
@@ -55,6 +57,12 @@ struct FsdpSettings {
 
 // Throws kInvalidArgument for LOCAL_STATE_DICT of version 2, as the peer does.
 void check_state_dict_type(StateDictType type, int version);
+
+// How the strategy lays the ranks out; without settings they are copies. A hybrid one divides over the ranks of each node. Throws
+// kUnsupported for that when ranks of several nodes could not be put together by nodes; says why (nodes with unequal numbers
+// of ranks).
+[[nodiscard]] MeshShape mesh_shape(const std::optional<FsdpSettings>& settings,
+                                   const ProcessGroup& world);
 
 // Whether the launcher asks for FSDP: ACCELERATE_USE_FSDP. Errors as resolve().
 [[nodiscard]] bool environment_wants_fsdp(const EnvLookup& env);

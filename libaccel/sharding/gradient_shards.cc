@@ -22,7 +22,7 @@ namespace accel::sharding {
 
 GradientShards::GradientShards(std::vector<NamedParameter> parameters,
                                std::vector<Unit> units,
-                               ShardMesh mesh,
+                               Mesh& mesh,
                                int model,
                                std::function<void()> on_first)
     : parameters_(std::move(parameters)),
@@ -30,10 +30,12 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
       unit_of_(parameters_.size()),
       slot_of_(parameters_.size(), nullptr),
       is_plain_(units_.size(), true),
-      mesh_(std::move(mesh)),
+      all_(mesh.group(MeshAxis::kData)),
+      shards_(mesh.group(MeshAxis::kShard)),
+      replicas_(mesh.size(MeshAxis::kReplicate) > 1 ? mesh.group(MeshAxis::kReplicate) : nullptr),
       model_(model),
       on_first_(std::move(on_first)),
-      scale_(at::scalar_tensor(1.0 / mesh_.world->size(), at::TensorOptions(at::kDouble))),
+      scale_(at::scalar_tensor(1.0 / all_->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
       arrived_(parameters_.size()),
       was_used_(parameters_.size()) {
@@ -91,10 +93,10 @@ bool GradientShards::call_roll(bool has_gradients) {
   values[0] = has_gradients ? 1 : 0;
   values[1] = model_;
   values[2] = -model_;
-  mesh_.world->all_reduce_(said, Reduction::kMax, "beginning to reduce gradients");
+  all_->all_reduce_(said, Reduction::kMax, "beginning to reduce gradients");
   if (values[1] != -values[2]) {
     throw Error(ErrorCode::kShapeMismatch,
-                "rank " + std::to_string(mesh_.world->rank()) + " reduces the gradients of model " +
+                "rank " + std::to_string(all_->rank()) + " reduces the gradients of model " +
                     std::to_string(model_) +
                     " (by the order of prepare()), another rank those of model " +
                     std::to_string(values[1] == model_ ? -values[2] : values[1]),
@@ -124,11 +126,11 @@ void GradientShards::find_room() {
   }
   std::vector<std::size_t> sizes;
   for (const auto& [bytes, count] : most) sizes.insert(sizes.end(), count, bytes);
-  room_ = GradientRoom::create(mesh_.shards, sizes);
+  room_ = GradientRoom::create(shards_, sizes);
 }
 
 bool GradientShards::sums_wide(std::size_t unit) const {
-  return mesh_.replicas && at::isReducedFloatingType(units_[unit].dtype);
+  return replicas_ && at::isReducedFloatingType(units_[unit].dtype);
 }
 
 bool GradientShards::stays_apart(std::size_t unit) const {
@@ -202,8 +204,8 @@ void GradientShards::reduce(std::size_t unit) {
     flatten(unit);
     reduce_flat(unit);
   }
-  if (mesh_.replicas)
-    mesh_.replicas->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
+  if (replicas_)
+    replicas_->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
   if (state.shard.scalar_type() != units_[unit].dtype)
     state.shard = state.shard.to(units_[unit].dtype);
 }
@@ -230,8 +232,8 @@ bool GradientShards::reduce_apart(std::size_t unit) {
   at::Tensor shard = empty_shard(unit, units_[unit].dtype);
   bool is_done = false;
   try {
-    is_done = mesh_.shards->reduce_scatter_pieces(
-        shard, pieces, 1.0 / mesh_.world->size(), "reducing gradients");
+    is_done =
+        shards_->reduce_scatter_pieces(shard, pieces, 1.0 / all_->size(), "reducing gradients");
   } catch (...) {
     room_->close();
     throw;
@@ -262,7 +264,7 @@ void GradientShards::reduce_flat(std::size_t unit) {
   // Sums of 16 bits are made in fp32; with a second sum to come the first one is not rounded either.
   at::Tensor flat = sums_wide(unit) ? state.flat.to(at::kFloat) : state.flat;
   state.shard = empty_shard(unit, flat.scalar_type());
-  mesh_.shards->reduce_scatter(state.shard, flat, "reducing gradients");
+  shards_->reduce_scatter(state.shard, flat, "reducing gradients");
   live_bytes_ -= static_cast<std::int64_t>(state.flat.nbytes());
   spare_.push_back(std::exchange(state.flat, at::Tensor()));
 }
@@ -326,7 +328,7 @@ bool GradientShards::finish(bool has_others) {
 void GradientShards::agree_on_use() {
   at::Tensor used = at::empty({static_cast<std::int64_t>(arrived_.size())}, at::kInt);
   std::copy(arrived_.begin(), arrived_.end(), used.data_ptr<int>());
-  mesh_.world->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
+  all_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
   std::copy_n(used.const_data_ptr<int>(), was_used_.size(), was_used_.begin());
 }
 

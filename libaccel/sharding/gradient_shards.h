@@ -44,7 +44,7 @@
 #include "libaccel/pager/unit_layout.h"
 #include "libaccel/prepare/gradient_room.h"
 #include "libaccel/prepare/parameter_list.h"
-#include "libaccel/sharding/shard_mesh.h"
+#include "libaccel/process/mesh.h"
 
 namespace accel {
 class ProcessGroup;
@@ -59,7 +59,7 @@ class GradientShards {
   // gradient comes that is to be reduced.
   GradientShards(std::vector<NamedParameter> parameters,
                  std::vector<Unit> units,
-                 ShardMesh mesh,
+                 Mesh& mesh,
                  int model,
                  std::function<void()> on_first);
   GradientShards(const GradientShards&) = delete;
@@ -125,7 +125,9 @@ class GradientShards {
   std::vector<std::size_t> unit_of_;  // by parameter
   std::vector<const Slot*> slot_of_;  // by parameter; nullptr: it has no elements
   std::vector<bool> is_plain_;  // units whose gradients come in the dtype that they are summed in
-  ShardMesh mesh_;
+  std::shared_ptr<ProcessGroup> all_;       // whose gradients are averaged
+  std::shared_ptr<ProcessGroup> shards_;    // over whom a unit is divided
+  std::shared_ptr<ProcessGroup> replicas_;  // who have the same shards; nullptr: nobody else
   int model_;
   std::function<void()> on_first_;
   std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart

@@ -112,16 +112,17 @@ void warn_of_no_step() {
 }  // namespace
 
 ShardedModel::ShardedModel(const torch::nn::Module& module,
-                           std::shared_ptr<ProcessGroup> group,
+                           std::shared_ptr<Mesh> mesh,
                            const FsdpSettings& settings)
-    : mesh_(make_mesh(std::move(group), settings.strategy)),
-      group_(mesh_.shards),
+    : mesh_(std::move(mesh)),
+      group_(mesh_->group(MeshAxis::kShard)),
+      all_(mesh_->group(MeshAxis::kData)),
       module_(module.weak_from_this()),
       precision_(settings.precision),
       cut_(settings.shard_by_tensor ? ShardCut::kByTensor : ShardCut::kEven),
       piece_permit_(make_piece_permit()) {
   verify_same_models(
-      module, settings.sync_module_states ? Buffers::kCompared : Buffers::kOwn, *mesh_.world);
+      module, settings.sync_module_states ? Buffers::kCompared : Buffers::kOwn, *all_);
   std::vector<NamedParameter> all = trainable_parameters(module);
   const auto ignored = ignored_parameters(module, settings);
   const auto groups = wrap_groups(module, settings);
@@ -140,7 +141,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     refuse_layouts(parameters_);
     refuse_writing_forwards(parameters_, module);
   };
-  check_together(check, *mesh_.world, "asking whether every rank can divide its model");
+  check_together(check, *all_, "asking whether every rank can divide its model");
   warn_of_views(parameters_, module);
   const at::NoGradGuard no_grad;
   std::vector<PlannedParameter> planned;
@@ -174,7 +175,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   if (settings.keeps_whole_gradients) return;
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
   gradients_ = std::make_unique<GradientShards>(
-      parameters_, units_in(precision_.reduce_dtype), mesh_, ++num_models, [this] {
+      parameters_, units_in(precision_.reduce_dtype), *mesh_, ++num_models, [this] {
         end_own_backward();
       });
   divided_.emplace(parameters_, [this](std::size_t parameter) {
@@ -216,7 +217,7 @@ void ShardedModel::round_others(const torch::nn::Module& module,
 
 // Of what stays whole.
 void ShardedModel::take_from_rank_0(at::Tensor& tensor) {
-  sharding::take_from_rank_0(tensor, *mesh_.world);
+  sharding::take_from_rank_0(tensor, *all_);
 }
 
 void ShardedModel::find_home(const FsdpSettings& settings) {
@@ -236,14 +237,14 @@ void ShardedModel::find_home(const FsdpSettings& settings) {
 // whole. Who receives does not need the parameters' own memory, which may be missing, or be that of another model that was
 // prepared before: it holds one parameter at a time.
 void ShardedModel::move_into_units(bool takes_from_rank_0) {
-  const bool receives = takes_from_rank_0 && mesh_.world->rank() != 0;
+  const bool receives = takes_from_rank_0 && all_->rank() != 0;
   const at::Tensor room =
       receives ? at::empty({largest_bytes(parameters_)}, at::kByte) : at::Tensor();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i].tensor;
     at::Tensor values =
         receives ? laid_out_in(room, parameter) : pager::with_memory(parameter.detach());
-    if (takes_from_rank_0) mesh_.world->broadcast_(values, 0, kPreparing);
+    if (takes_from_rank_0) all_->broadcast_(values, 0, kPreparing);
     if (values.numel() == 0) {  // it is in no unit
       construction::give_memory(parameter, construction::memory_like(parameter));
     }
@@ -257,7 +258,8 @@ void ShardedModel::move_into_units(bool takes_from_rank_0) {
   for (const ShardPiece& piece : pieces_) {
     // Whatever the ranks had before: replicas stay equal only when they begin so.
     at::Tensor values = piece.tensor.detach();
-    if (mesh_.replicas) mesh_.replicas->broadcast_(values, 0, kPreparing);
+    if (mesh_->size(MeshAxis::kReplicate) > 1)
+      mesh_->group(MeshAxis::kReplicate)->broadcast_(values, 0, kPreparing);
   }
   std::vector<std::size_t> all(units_.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
@@ -426,13 +428,13 @@ void ShardedModel::average_ignored() {
   for (std::size_t i = 0; i < ignored_.size(); ++i) {
     used.data_ptr<int>()[i] = has_new_gradient(i) ? 1 : 0;
   }
-  mesh_.world->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
+  all_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
   for (std::size_t i = 0; i < ignored_.size(); ++i) {
     if (used.data_ptr<int>()[i] == 0) continue;
     at::Tensor& gradient = ignored_[i].mutable_grad();
     if (!gradient.defined()) gradient = at::zeros_like(ignored_[i]);
-    gradient.mul_(1.0 / mesh_.world->size());
-    mesh_.world->all_reduce_(gradient, Reduction::kSum, "averaging gradients of ignored modules");
+    gradient.mul_(1.0 / all_->size());
+    all_->all_reduce_(gradient, Reduction::kSum, "averaging gradients of ignored modules");
     averaged_[i].emplace(Averaged{
         c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()), gradient._version()});
   }

@@ -33,13 +33,13 @@
 #include "libaccel/pager/write_permit.h"
 #include "libaccel/prepare/model_sync.h"
 #include "libaccel/prepare/parameter_list.h"
+#include "libaccel/process/mesh.h"
 #include "libaccel/sharding/divided_gradients.h"
 #include "libaccel/sharding/fsdp_settings.h"
 #include "libaccel/sharding/gradient_shards.h"
 #include "libaccel/sharding/master_shards.h"
 #include "libaccel/sharding/parameter_claim.h"
 #include "libaccel/sharding/parameter_home.h"
-#include "libaccel/sharding/shard_mesh.h"
 
 namespace torch::nn {
 class Module;
@@ -62,7 +62,7 @@ class ShardedModel : public ModelSync {
   // for parameters that overlap, or that another prepared model has; what wrap_groups() and ignored_parameters() throw; kPeerLost, kProcessGroup.
   // Requires: every rank calls it; a parameter that requires a gradient.
   ShardedModel(const torch::nn::Module& module,
-               std::shared_ptr<ProcessGroup> group,
+               std::shared_ptr<Mesh> mesh,
                const FsdpSettings& settings);
 
   void before_forward() override {}
@@ -149,9 +149,9 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] bool shares_memory() const noexcept { return home_->is_shared(); }
   // Whether units come and go.
   [[nodiscard]] bool is_paged() const noexcept { return home_->is_paged(); }
-  // The ranks that the model is divided over, and all that hold the same shards.
+  // The ranks over which it is divided as a whole, and the mesh that they are of.
   [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
-  [[nodiscard]] const ShardMesh& mesh() const noexcept { return mesh_; }
+  [[nodiscard]] Mesh& mesh() const noexcept { return *mesh_; }
 
  protected:
   [[nodiscard]] std::vector<ShardPiece>& pieces() noexcept { return pieces_; }
@@ -176,8 +176,9 @@ class ShardedModel : public ModelSync {
   void refuse_added_parameters() const;
   void settle_writes();
 
-  ShardMesh mesh_;
-  std::shared_ptr<ProcessGroup> group_;  // mesh_.shards
+  std::shared_ptr<Mesh> mesh_;
+  std::shared_ptr<ProcessGroup> group_;  // along kShard
+  std::shared_ptr<ProcessGroup> all_;    // along kData
   std::weak_ptr<const torch::nn::Module> module_;
   std::vector<NamedParameter> parameters_;  // those that are divided
   std::optional<ParameterClaim> claim_;     // on them

@@ -209,12 +209,12 @@ void ShardedOptimizer::abandon_step() noexcept {
 }
 
 void ShardedOptimizer::combine_overflow(at::Tensor& found_inf) {
-  models_.front().first->group().all_reduce_(
-      found_inf, Reduction::kMax, "comparing which gradients are finite");
+  for (const auto& group : models_.front().first->mesh().dividing_groups())
+    group->all_reduce_(found_inf, Reduction::kMax, "comparing which gradients are finite");
 }
 
 at::Tensor ShardedOptimizer::combine_norm(const at::Tensor& norm, double norm_type) {
-  return combined_norm(models_.front().first->group(), norm, norm_type);
+  return combined_norm(models_.front().first->mesh().dividing_groups(), norm, norm_type);
 }
 
 void ShardedOptimizer::clear_gradients() {

@@ -28,11 +28,11 @@ at::Tensor gradient_part(const at::Tensor& whole, const ShardPiece& piece) {
 }  // namespace
 
 WholeGradientModel::WholeGradientModel(const torch::nn::Module& module,
-                                       std::shared_ptr<ProcessGroup> group,
+                                       const std::shared_ptr<Mesh>& mesh,
                                        const FsdpSettings& settings,
                                        const DistributedDataParallelKwargs& options)
-    : ShardedModel(module, group, settings),
-      reducer_(module, std::move(group), options, DdpReducer::FirstState::kIsEqual),
+    : ShardedModel(module, mesh, settings),
+      reducer_(module, mesh->group(MeshAxis::kData), options, DdpReducer::FirstState::kIsEqual),
       hooks_(parameters(), [this](std::size_t, const at::Tensor&) { await_end(); }) {}
 
 void WholeGradientModel::settle() {

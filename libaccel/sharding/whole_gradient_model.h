@@ -23,7 +23,7 @@ class WholeGradientModel final : public ShardedModel {
  public:
   // Throws what ShardedModel and DdpReducer throw. Requires: settings.keeps_whole_gradients.
   WholeGradientModel(const torch::nn::Module& module,
-                     std::shared_ptr<ProcessGroup> group,
+                     const std::shared_ptr<Mesh>& mesh,
                      const FsdpSettings& settings,
                      const DistributedDataParallelKwargs& options);
 

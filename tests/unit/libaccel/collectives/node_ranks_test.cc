@@ -30,16 +30,21 @@ namespace {
 using test::be_on_node;
 using ::testing::HasSubstr;
 
-TEST(NodeRanks, MeetByNodesAndHaveGroupsOfTheirNodeAndAcross) {
+TEST(NodeRanks, MeetByNodesAndHavePartsOfTheirNodeAndAcross) {
   test::run_ranks(4, [] {
     const int rank = test::rank_of_this_process();
     be_on_node(rank % 2, 2, rank / 2, 2);  // not one after the other
     const PartialState state;
     EXPECT_EQ(state.backend(), "two_level");
     const auto group = PartialState::process_group();
-    ASSERT_NE(group->node(), nullptr);
-    EXPECT_EQ(group->node()->rank(), rank / 2);
-    EXPECT_EQ(group->across()->rank(), rank % 2);
+    const std::vector<std::vector<int>> nodes = {{0, 2}, {1, 3}};
+    EXPECT_EQ(group->layout().nodes, nodes);
+    const auto node = group->part(rank % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3});
+    const auto across = group->part(rank / 2 == 0 ? std::vector{0, 1} : std::vector{2, 3});
+    EXPECT_EQ(node->backend(), "shm");
+    EXPECT_EQ(node->rank(), rank / 2);
+    EXPECT_EQ(across->backend(), "two_level");
+    EXPECT_EQ(across->rank(), rank % 2);
     const auto sum_in = [&](ProcessGroup& part) {
       at::Tensor sum = at::full({3}, 1 << (2 * rank), at::kLong);
       part.all_reduce_(sum, Reduction::kSum, "adding");
@@ -47,8 +52,8 @@ TEST(NodeRanks, MeetByNodesAndHaveGroupsOfTheirNodeAndAcross) {
     };
     for (int round = 0; round < 3; ++round) {
       EXPECT_EQ(sum_in(*group), 1 + 4 + 16 + 64);
-      EXPECT_EQ(sum_in(*group->node()), rank % 2 == 0 ? 1 + 16 : 4 + 64);
-      EXPECT_EQ(sum_in(*group->across()), rank / 2 == 0 ? 1 + 4 : 16 + 64);
+      EXPECT_EQ(sum_in(*node), rank % 2 == 0 ? 1 + 16 : 4 + 64);
+      EXPECT_EQ(sum_in(*across), rank / 2 == 0 ? 1 + 4 : 16 + 64);
     }
     const at::Tensor own = at::full({2}, rank, at::kInt);
     EXPECT_TRUE(
@@ -65,7 +70,7 @@ TEST(NodeRanks, OfNodesWithUnequalNumbersGoThroughGlooAndSayWhy) {
     const PartialState state;
     EXPECT_EQ(state.backend(), "gloo");
     const auto group = PartialState::process_group();
-    EXPECT_EQ(group->node(), nullptr);
+    EXPECT_EQ(group->layout().num_nodes(), 1);
     EXPECT_THAT(group->notice(), HasSubstr("2 nodes with 2 and 1 ranks"));
     at::Tensor sum = at::ones({3});
     group->all_reduce_(sum, Reduction::kSum, "adding");
