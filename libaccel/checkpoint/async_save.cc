@@ -137,10 +137,10 @@ std::int64_t BackgroundSaves::end(RankExchange& ranks) {
     const std::scoped_lock lock(mutex_);
     task = std::exchange(current_, nullptr);
   }
-  const auto numbers = agree(ranks, [&] {
-                         if (task != nullptr) (void)task->take();
-                         return std::to_string(num_saves_);
-                       }).payloads_or_throw();
+  const auto numbers = or_throw(agree(ranks, [&] {
+    if (task != nullptr) (void)task->take();
+    return std::to_string(num_saves_);
+  }));
   std::int64_t next = 0;
   for (const std::string& number : numbers)
     next = std::max(next, static_cast<std::int64_t>(std::stoll(number)));
@@ -163,13 +163,12 @@ AsyncSave BackgroundSaves::begin(FileSystem& file_system,
   std::stop_source stop;
   std::shared_ptr<AsyncSave::Task> task;
   try {
-    std::ignore = agree(ranks, [&]() -> std::string {
-                    auto own_ranks =
-                        make_ranks("accel/checkpoint/" + std::to_string(number), stop.get_token());
-                    task = std::make_shared<AsyncSave::Task>(
-                        std::move(save), std::move(own_ranks), stop, std::move(when_complete));
-                    return {};
-                  }).payloads_or_throw();
+    std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+      auto own_ranks = make_ranks("accel/checkpoint/" + std::to_string(number), stop.get_token());
+      task = std::make_shared<AsyncSave::Task>(
+          std::move(save), std::move(own_ranks), stop, std::move(when_complete));
+      return {};
+    }));
   } catch (...) {
     // A thread that runs would wait for those that do not: of ranks that failed, and of one that died in here.
     stop.request_stop();

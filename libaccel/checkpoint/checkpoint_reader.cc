@@ -228,10 +228,10 @@ LoadReport read_checkpoint(RankExchange& ranks,
   try {
     std::unique_ptr<StagedCheckpoint> staged;
     const auto agree_on = [&ranks](auto work) {
-      std::ignore = agree(ranks, [&]() -> std::string {
-                      work();
-                      return {};
-                    }).payloads_or_throw();
+      std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+        work();
+        return {};
+      }));
     };
     agree_on([&] {
       if (ranks.local_rank() == 0)

@@ -130,10 +130,10 @@ SaveOptions CheckpointSeries::next_save(RankExchange& ranks, std::int64_t step) 
   const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
   // Ranks may see the folder at different moments; rank 0's generation is everybody's, and a
   // number must be free on the disk of every leader.
-  const auto plans = checkpoint::agree(ranks, [&]() -> std::string {
-                       if (ranks.rank() == leader) start_run();
-                       return nlohmann::json{generation_.value_or(0), options_.iteration}.dump();
-                     }).payloads_or_throw();
+  const auto plans = or_throw(checkpoint::agree(ranks, [&]() -> std::string {
+    if (ranks.rank() == leader) start_run();
+    return nlohmann::json{generation_.value_or(0), options_.iteration}.dump();
+  }));
   const auto plan = nlohmann::json::parse(plans.front());
   generation_ = plan.at(0).get<std::int64_t>();
   for (const std::string& other : plans) {
@@ -202,29 +202,22 @@ void CheckpointSeries::remove(const fs::path& checkpoint) const {
 
 void CheckpointSeries::remove_all() {
   with_ranks([&](RankExchange& ranks) {
-    return checkpoint::agree(
-               ranks,
-               [&]() -> std::string {
-                 if (ranks.rank() == checkpoint::leader_of(ranks, options_.save_on_each_node)) {
-                   for (const fs::path& path : numbered_folders(options_.folder)) remove(path);
-                 }
-                 return "";
-               })
-        .payloads_or_throw();
+    return or_throw(checkpoint::agree(ranks, [&]() -> std::string {
+      if (ranks.rank() == checkpoint::leader_of(ranks, options_.save_on_each_node)) {
+        for (const fs::path& path : numbered_folders(options_.folder)) remove(path);
+      }
+      return "";
+    }));
   });
 }
 
 void CheckpointSeries::refuse_present() {
   const std::vector<std::string> found = with_ranks([&](RankExchange& ranks) {
-    return checkpoint::agree(
-               ranks,
-               [&]() -> std::string {
-                 if (ranks.rank() != checkpoint::leader_of(ranks, options_.save_on_each_node))
-                   return "";
-                 const std::vector<fs::path> present = numbered_folders(options_.folder);
-                 return present.empty() ? "" : present.front().string();
-               })
-        .payloads_or_throw();
+    return or_throw(checkpoint::agree(ranks, [&]() -> std::string {
+      if (ranks.rank() != checkpoint::leader_of(ranks, options_.save_on_each_node)) return "";
+      const std::vector<fs::path> present = numbered_folders(options_.folder);
+      return present.empty() ? "" : present.front().string();
+    }));
   });
   const auto first = std::find_if(
       found.begin(), found.end(), [](const std::string& folder) { return !folder.empty(); });
@@ -281,16 +274,16 @@ std::vector<CheckpointInfo> CheckpointSeries::complete(std::vector<std::string>*
 std::optional<LoadReport> CheckpointSeries::load_first_good(RankExchange& ranks,
                                                             const CheckpointObjects& objects,
                                                             std::vector<std::string>& notices) {
-  const auto lists = checkpoint::agree(ranks, [&]() -> std::string {
-                       if (ranks.rank() != 0) return "{}";
-                       nlohmann::json names = nlohmann::json::array();
-                       std::vector<std::string> passed_over;
-                       for (const CheckpointInfo& info : complete(&passed_over)) {
-                         names.push_back(info.folder.filename().string());
-                       }
-                       return nlohmann::json{{"names", names}, {"passed_over", passed_over}}.dump(
-                           -1, ' ', false, nlohmann::json::error_handler_t::replace);
-                     }).payloads_or_throw();
+  const auto lists = or_throw(checkpoint::agree(ranks, [&]() -> std::string {
+    if (ranks.rank() != 0) return "{}";
+    nlohmann::json names = nlohmann::json::array();
+    std::vector<std::string> passed_over;
+    for (const CheckpointInfo& info : complete(&passed_over)) {
+      names.push_back(info.folder.filename().string());
+    }
+    return nlohmann::json{{"names", names}, {"passed_over", passed_over}}.dump(
+        -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }));
   const nlohmann::json found = nlohmann::json::parse(lists.front());
   notices = found.at("passed_over").get<std::vector<std::string>>();
   std::optional<Error> unreadable;

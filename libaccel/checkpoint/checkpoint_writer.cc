@@ -135,10 +135,10 @@ class PreparedSave::Impl {
 
   void copy_tensors(RankExchange& ranks, CopySpace& space) {
     or_clean_up([&] {
-      std::ignore = agree(ranks, [&]() -> std::string {
-                      content_.copy_tensors(space);
-                      return {};
-                    }).payloads_or_throw();
+      std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+        content_.copy_tensors(space);
+        return {};
+      }));
     });
   }
 
@@ -150,9 +150,9 @@ class PreparedSave::Impl {
         files.write(content_, rank_);
         return files.report(leader_);
       };
-      Agreement written =
+      auto written =
           options_.save_on_each_node ? agree(ranks, write) : agree_for_rank_zero(ranks, write);
-      const std::vector<std::string> reports = std::move(written).payloads_or_throw();
+      const std::vector<std::string> reports = or_throw(std::move(written));
       in_phase(ranks, [&] { commit(reports); });
     });
   }
@@ -185,10 +185,10 @@ class PreparedSave::Impl {
   // A phase in which only leaders work.
   template <typename Work>
   void in_phase(RankExchange& ranks, Work work) {
-    std::ignore = agree_for_rank_zero(ranks, [&]() -> std::string {
-                    if (is_leader()) work();
-                    return {};
-                  }).payloads_or_throw();
+    std::ignore = or_throw(agree_for_rank_zero(ranks, [&]() -> std::string {
+      if (is_leader()) work();
+      return {};
+    }));
   }
 
   void prepare(Existing existing) {
@@ -234,13 +234,11 @@ class PreparedSave::Impl {
 
   // What each rank is to write. Hooks come first: they may leave files and change objects.
   void collect(RankExchange& ranks, const CheckpointObjects& objects) {
-    const std::vector<std::string> plans = agree(ranks, [&] {
-                                             for (const CheckpointHook& hook : objects.before_save)
-                                               hook(temporary_);
-                                             content_ =
-                                                 collect_content(objects, rank_, is_leader());
-                                             return plan_text();
-                                           }).payloads_or_throw();
+    const std::vector<std::string> plans = or_throw(agree(ranks, [&] {
+      for (const CheckpointHook& hook : objects.before_save) hook(temporary_);
+      content_ = collect_content(objects, rank_, is_leader());
+      return plan_text();
+    }));
     check_plans(plans);
   }
 

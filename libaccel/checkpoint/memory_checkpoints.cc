@@ -75,24 +75,24 @@ void MemoryCheckpoints::open() {
 }
 
 bool MemoryCheckpoints::has_begun_before(RankExchange& ranks, std::uint64_t generation) {
-  const auto said = agree(ranks, [&]() -> std::string {
-                      open();
-                      // One a node: who comes later would find the note of this generation.
-                      return ranks.local_rank() == 0 && memory_.note_begin(generation) ? "yes" : "";
-                    }).payloads_or_throw();
+  const auto said = or_throw(agree(ranks, [&]() -> std::string {
+    open();
+    // One a node: who comes later would find the note of this generation.
+    return ranks.local_rank() == 0 && memory_.note_begin(generation) ? "yes" : "";
+  }));
   return std::find(said.begin(), said.end(), "yes") != said.end();
 }
 
 MemoryCheckpoints::Found MemoryCheckpoints::find(RankExchange& ranks) {
-  const auto said = agree(ranks, [&]() -> std::string {
-                      open();
-                      json stamps = json::array();
-                      for (const FilledSlot& slot : memory_.filled(ranks.rank())) {
-                        stamps.push_back(encode_stamp(slot.stamp));
-                        highest_ = std::max(highest_, slot.stamp.serial);
-                      }
-                      return stamps.dump();
-                    }).payloads_or_throw();
+  const auto said = or_throw(agree(ranks, [&]() -> std::string {
+    open();
+    json stamps = json::array();
+    for (const FilledSlot& slot : memory_.filled(ranks.rank())) {
+      stamps.push_back(encode_stamp(slot.stamp));
+      highest_ = std::max(highest_, slot.stamp.serial);
+    }
+    return stamps.dump();
+  }));
   is_searched_ = true;
   std::vector<std::vector<MemoryStamp>> by_rank;
   for (const std::string& text : said) {
@@ -117,18 +117,17 @@ bool MemoryCheckpoints::check(RankExchange& ranks,
                               const MemoryStamp& stamp,
                               std::vector<std::vector<MemoryStamp>>& by_rank,
                               DiskMark& newest_on_disk) const {
-  const auto said = agree(ranks, [&] {
-                      const FilledSlot slot = slot_of(ranks.rank(), stamp);
-                      if (!is_intact(slot)) return json().dump();
-                      // Rank 0 is the first of its node. An image that cannot be read is found out by load(), which says why.
-                      const Result<DiskMark> disk = to_result([&] {
-                        return ranks.rank() == 0
-                                   ? MemorySource(slot.content, slot.content).newest_on_disk()
-                                   : DiskMark();
-                      });
-                      const DiskMark mark = disk ? *disk : DiskMark();
-                      return json{mark.number, mark.generation}.dump();
-                    }).payloads_or_throw();
+  const auto said = or_throw(agree(ranks, [&] {
+    const FilledSlot slot = slot_of(ranks.rank(), stamp);
+    if (!is_intact(slot)) return json().dump();
+    // Rank 0 is the first of its node. An image that cannot be read is found out by load(), which says why.
+    const Result<DiskMark> disk = to_result([&] {
+      return ranks.rank() == 0 ? MemorySource(slot.content, slot.content).newest_on_disk()
+                               : DiskMark();
+    });
+    const DiskMark mark = disk ? *disk : DiskMark();
+    return json{mark.number, mark.generation}.dump();
+  }));
   bool is_whole = true;
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
     const json mark = json::parse(said[rank]);
@@ -191,13 +190,13 @@ CheckpointInfo MemoryCheckpoints::save(RankExchange& ranks,
                             .rank = ranks.rank()};
     highest_ = serial;
     found_.reset();
-    std::ignore = agree(ranks, [&]() -> std::string {
-                    const auto slots = memory_.slots(ranks.rank(), image->bytes());
-                    SlotWriter writer(slot_to_write(slots.value(), agreed_), hooks_.on_copy);
-                    image->write(writer);
-                    writer.complete(stamp);
-                    return "";
-                  }).payloads_or_throw();
+    std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+      const auto slots = memory_.slots(ranks.rank(), image->bytes());
+      SlotWriter writer(slot_to_write(slots.value(), agreed_), hooks_.on_copy);
+      image->write(writer);
+      writer.complete(stamp);
+      return "";
+    }));
     agreed_ = stamp;
     memory_.drop_older(ranks.local_rank() == 0 ? NodeMemory::Member::kFirst
                                                : NodeMemory::Member::kOther);
@@ -244,15 +243,15 @@ bool MemoryCheckpoints::has_room(const std::vector<Wish>& wishes, int first) {
 
 std::int64_t MemoryCheckpoints::make_room(RankExchange& ranks,
                                           const std::function<std::uint64_t()>& bytes) {
-  const auto said = agree(ranks, [&] {
-                      const std::uint64_t wanted = bytes();
-                      return encode({.first = first_of_node(ranks),
-                                     .bytes = wanted,
-                                     .piece = memory_.newest_number(),
-                                     .fits = memory_.slots(ranks.rank(), wanted).has_value(),
-                                     .highest = highest_,
-                                     .rooms = memory_.rooms()});
-                    }).payloads_or_throw();
+  const auto said = or_throw(agree(ranks, [&] {
+    const std::uint64_t wanted = bytes();
+    return encode({.first = first_of_node(ranks),
+                   .bytes = wanted,
+                   .piece = memory_.newest_number(),
+                   .fits = memory_.slots(ranks.rank(), wanted).has_value(),
+                   .highest = highest_,
+                   .rooms = memory_.rooms()});
+  }));
   std::vector<Wish> wishes;
   std::int64_t highest = 0;
   for (const std::string& text : said) {
@@ -275,28 +274,26 @@ void MemoryCheckpoints::take(RankExchange& ranks, const std::vector<Wish>& wishe
     if (wishes[rank].first == first)
       own.push_back({static_cast<int>(rank), wishes[rank].bytes, wishes[rank].rooms});
   }
-  const auto pieces =
-      agree(ranks, [&] {
-        if (has_room(wishes, first) || ranks.local_rank() != 0) return json().dump();
-        std::optional<MemoryPiece> piece = memory_.newest_with(own);
-        if (!piece) {
-          piece = memory_.take(own, agreed_);
-          if (hooks_.on_size) {
-            hooks_.on_size("in-memory checkpoints take 2 x " +
-                           byte_text(NodeMemory::bytes_for(own) / 2) + " of memory on this node");
-          }
-        }
-        return json{piece->number, piece->bytes}.dump();
-      }).payloads_or_throw();
-  std::ignore =
-      agree(ranks, [&]() -> std::string {
-        const json piece = json::parse(pieces.at(static_cast<std::size_t>(first)));
-        if (!piece.is_null()) {
-          memory_.map({piece.at(0).get<std::uint64_t>(), piece.at(1).get<std::uint64_t>()});
-          memory_.populate(ranks.rank());
-        }
-        return "";
-      }).payloads_or_throw();
+  const auto pieces = or_throw(agree(ranks, [&] {
+    if (has_room(wishes, first) || ranks.local_rank() != 0) return json().dump();
+    std::optional<MemoryPiece> piece = memory_.newest_with(own);
+    if (!piece) {
+      piece = memory_.take(own, agreed_);
+      if (hooks_.on_size) {
+        hooks_.on_size("in-memory checkpoints take 2 x " +
+                       byte_text(NodeMemory::bytes_for(own) / 2) + " of memory on this node");
+      }
+    }
+    return json{piece->number, piece->bytes}.dump();
+  }));
+  std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+    const json piece = json::parse(pieces.at(static_cast<std::size_t>(first)));
+    if (!piece.is_null()) {
+      memory_.map({piece.at(0).get<std::uint64_t>(), piece.at(1).get<std::uint64_t>()});
+      memory_.populate(ranks.rank());
+    }
+    return "";
+  }));
 }
 
 std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
@@ -309,7 +306,7 @@ std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
     return std::nullopt;
   }
   std::unique_ptr<StagedCheckpoint> staged;
-  const Agreement staging = agree(ranks, [&]() -> std::string {
+  const auto staging = agree(ranks, [&]() -> std::string {
     const MemoryStamp& stamp = *found.choice.stamp;
     const int first = first_of_node(ranks);
     const FilledSlot own = slot_of(ranks.rank(), stamp);
@@ -318,15 +315,15 @@ std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
     staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
     return "";
   });
-  if (staging.failure) {
-    why_not = staging.failure->message();
+  if (!staging) {
+    why_not = staging.error().message();
     return std::nullopt;
   }
   try {
-    std::ignore = agree(ranks, [&]() -> std::string {
-                    staged->apply_states();
-                    return "";
-                  }).payloads_or_throw();
+    std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+      staged->apply_states();
+      return "";
+    }));
   } catch (Error& error) {
     error.while_doing("loading the in-memory checkpoint of step " +
                       std::to_string(found.choice.stamp->step));

@@ -1,19 +1,15 @@
-// Agreement of the ranks, and the exchange over the process group.
-
 #include "libaccel/checkpoint/rank_exchange.h"
 
 #include <utility>
-
-#include <nlohmann/json.hpp>
 
 #include <accel/operations.h>
 #include <accel/result.h>
 #include <accel/state.h>
 
+#include "libaccel/process/agreement.h"
+
 namespace accel::checkpoint {
 namespace {
-
-using nlohmann::json;
 
 class Alone final : public RankExchange {
  public:
@@ -36,21 +32,6 @@ class GroupExchange final : public RankExchange {
   PartialState state_;
 };
 
-json encode(const Error& error) {
-  return {{"code", static_cast<int>(error.code())},
-          {"message", error.message()},
-          {"remedy", error.remedy()},
-          {"context", error.context()}};
-}
-
-Error decode(const json& text) {
-  Error error(static_cast<ErrorCode>(text.at("code").get<int>()),
-              text.at("message").get<std::string>(),
-              text.at("remedy").get<std::string>());
-  for (const json& step : text.at("context")) error.while_doing(step.get<std::string>());
-  return error;
-}
-
 }  // namespace
 
 std::unique_ptr<RankExchange> current_ranks() {
@@ -61,53 +42,38 @@ std::unique_ptr<RankExchange> current_ranks() {
   return std::make_unique<GroupExchange>();
 }
 
-std::vector<std::string> Agreement::payloads_or_throw() && {
-  if (failure) throw std::move(*failure);
-  return std::move(payloads);
-}
-
 namespace {
 
-// What this rank tells the others.
-std::string outcome_text(const std::function<std::string()>& work) {
-  const Result<std::string> outcome = to_result(work);
-  const json mine =
-      outcome ? json{{"payload", *outcome}} : json{{"error", encode(outcome.error())}};
-  // Names of files need not be UTF-8; an error that shows one must still reach the others.
-  return mine.dump(-1, ' ', false, json::error_handler_t::replace);
-}
+using Agreement = Result<std::vector<std::string>>;
 
-Agreement agreement_of(const std::vector<std::string>& outcomes) {
-  Agreement agreement;
-  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
-    const json theirs = json::parse(outcomes[rank]);
-    if (const auto error = theirs.find("error"); error != theirs.end()) {
-      agreement.failure = decode(*error);
-      if (outcomes.size() > 1)
-        agreement.failure->while_doing("working on rank " + std::to_string(rank));
-      agreement.payloads.clear();
-      break;
-    }
-    agreement.payloads.push_back(theirs.at("payload").get<std::string>());
+Agreement agreement_of(std::vector<std::string> outcomes) {
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+    Result<std::string> theirs = outcome_of(outcomes[rank]);
+    if (!theirs && outcomes.size() > 1)
+      theirs.error().while_doing("working on rank " + std::to_string(rank));
+    if (!theirs) return std::move(theirs).error();
+    outcomes[rank] = *std::move(theirs);
   }
-  return agreement;
+  return outcomes;
 }
 
 }  // namespace
 
 Agreement agree(RankExchange& ranks, const std::function<std::string()>& work) {
-  return agreement_of(ranks.all_gather(outcome_text(work)));
+  return agreement_of(ranks.all_gather(outcome_text(to_result(work))));
 }
 
 Agreement agree_for_rank_zero(RankExchange& ranks, const std::function<std::string()>& work) {
-  Agreement agreement;  // stays empty where the judge does not run
-  const std::string failure =
-      ranks.decide(outcome_text(work), [&](const std::vector<std::string>& outcomes) {
-        agreement = agreement_of(outcomes);
-        return agreement.failure ? encode(*agreement.failure).dump() : std::string();
-      });
-  if (!failure.empty()) agreement.failure = decode(json::parse(failure));
-  return agreement;
+  std::vector<std::string> results;  // stays empty where the judge does not run
+  const auto judge = [&](const std::vector<std::string>& outcomes) -> std::string {
+    Agreement agreement = agreement_of(outcomes);
+    if (!agreement) return outcome_text(std::move(agreement).error());
+    results = *std::move(agreement);
+    return outcome_text(std::string());
+  };
+  const auto verdict = outcome_of(ranks.decide(outcome_text(to_result(work)), judge));
+  if (!verdict) return verdict.error();
+  return results;
 }
 
 }  // namespace accel::checkpoint

@@ -7,11 +7,10 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include <accel/error.h>
+#include <accel/result.h>
 
 namespace accel::checkpoint {
 
@@ -35,20 +34,14 @@ class RankExchange {
 // Over the process group of the PartialState; a process alone when there is none.
 [[nodiscard]] std::unique_ptr<RankExchange> current_ranks();
 
-struct Agreement {
-  std::vector<std::string> payloads;  // what work() returned, by rank; empty after a failure
-  std::optional<Error> failure;       // of the lowest failing rank, which its message names
-
-  // The payloads, or throws the failure.
-  [[nodiscard]] std::vector<std::string> payloads_or_throw() &&;
-};
-
-// Runs work() on this rank and learns how it went on all. Requires: every rank calls it.
+// Runs work() on this rank and learns how it went on all: what it returned, by rank, or the error of the lowest failing rank,
+// which its context names. Requires: every rank calls it.
 // Errors  kPeerLost; what work() throws becomes the failure.
-[[nodiscard]] Agreement agree(RankExchange& ranks, const std::function<std::string()>& work);
+[[nodiscard]] Result<std::vector<std::string>> agree(RankExchange& ranks,
+                                                     const std::function<std::string()>& work);
 
-// The same for payloads that rank 0 alone needs: on other ranks they may be missing.
-[[nodiscard]] Agreement agree_for_rank_zero(RankExchange& ranks,
-                                            const std::function<std::string()>& work);
+// The same for results that rank 0 alone needs: on other ranks they may be missing.
+[[nodiscard]] Result<std::vector<std::string>> agree_for_rank_zero(
+    RankExchange& ranks, const std::function<std::string()>& work);
 
 }  // namespace accel::checkpoint

@@ -19,8 +19,8 @@
 #include "libaccel/prepare/ddp_reducer.h"
 #include "libaccel/prepare/deepspeed_options.h"
 #include "libaccel/prepare/model_runtime.h"
+#include "libaccel/process/agreement.h"
 #include "libaccel/process/freed_memory.h"
-#include "libaccel/process/joint_check.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/empty_ranks.h"
 #include "libaccel/sharding/page_budget.h"
@@ -95,11 +95,7 @@ bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group
   const auto read = [&] {
     has_budget = sharding::page_budget(settings.paging.max_live_bytes, process_env()).has_value();
   };
-  if (group == nullptr) {
-    read();
-  } else {
-    check_together(read, *group, "asking whether every rank can read its budget of pages");
-  }
+  jointly(read, group, "asking whether every rank can read its budget of pages");
   return has_budget;
 }
 

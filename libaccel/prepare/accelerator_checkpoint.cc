@@ -95,10 +95,10 @@ CheckpointSeries& Accelerator::Impl::checkpoint_series() {
 // complete.
 void Accelerator::Impl::commit(CheckpointInfo& checkpoint) {
   const std::unique_ptr<checkpoint::RankExchange> ranks = checkpoint::current_ranks();
-  const auto tokens = checkpoint::agree(*ranks, [&]() -> std::string {
-                        if (ranks->local_rank() != 0) return "";
-                        return commit_here(checkpoint, logger);
-                      }).payloads_or_throw();
+  const auto tokens = or_throw(checkpoint::agree(*ranks, [&]() -> std::string {
+    if (ranks->local_rank() != 0) return "";
+    return commit_here(checkpoint, logger);
+  }));
   checkpoint.commit_token = tokens[static_cast<std::size_t>(ranks->rank() - ranks->local_rank())];
 }
 
@@ -412,10 +412,10 @@ void Accelerator::save_weights(const detail::ModelRuntime& model,
   const FullPrecision full_precision(
       impl_->sharded_models(),
       is_main_process() ? sharding::Exposure::kAll : sharding::Exposure::kNone);
-  std::ignore = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
-                  if (is_main_process()) accel::save_model(*model.module(), folder, options);
-                  return {};
-                }).payloads_or_throw();
+  std::ignore = or_throw(checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
+    if (is_main_process()) accel::save_model(*model.module(), folder, options);
+    return {};
+  }));
 }
 
 std::int64_t Accelerator::save_iteration() const noexcept {

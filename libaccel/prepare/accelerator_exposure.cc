@@ -63,10 +63,10 @@ std::optional<std::vector<at::Tensor>> Accelerator::Impl::masters_to_show(Caller
       divided_models.begin(), divided_models.end(), [](const auto& m) { return m->has_masters(); });
   if (!has_masters) return std::nullopt;
   std::vector<at::Tensor> seen;
-  const auto said = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
-                      seen = parameters_seen_by(callers);
-                      return seen.empty() ? "" : "yes";
-                    }).payloads_or_throw();
+  const auto said = or_throw(checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
+    seen = parameters_seen_by(callers);
+    return seen.empty() ? "" : "yes";
+  }));
   if (std::find(said.begin(), said.end(), "yes") == said.end()) return std::nullopt;
   return seen;
 }

@@ -27,9 +27,9 @@ checkpoint::MemoryCheckpoints* Accelerator::Impl::memory_checkpoints() {
   if (looked_for_memory) return memory.get();
   memory_keeper = checkpoint::supervisor_memory();
   // All ranks have one, or none does: who has not would leave the others waiting.
-  const auto said = checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
-                      return memory_keeper == nullptr ? "none" : "";
-                    }).payloads_or_throw();
+  const auto said = or_throw(checkpoint::agree(*checkpoint::current_ranks(), [&]() -> std::string {
+    return memory_keeper == nullptr ? "none" : "";
+  }));
   looked_for_memory = true;
   if (std::find(said.begin(), said.end(), "none") != said.end()) {
     memory_keeper.reset();
@@ -46,16 +46,15 @@ checkpoint::MemoryCheckpoints* Accelerator::Impl::memory_checkpoints() {
 Accelerator::Impl::OnDisk Accelerator::Impl::newest_checkpoint() {
   if (project.project_dir.empty()) return {};
   if (!newest_on_disk) {
-    const auto said =
-        checkpoint::agree(*checkpoint::current_ranks(), [&] {
-          OnDisk newest;
-          if (state.process_index() == 0) {
-            for (const CheckpointInfo& info : checkpoint_series().complete()) {
-              if (info.iteration > newest.number) newest = {info.iteration, info.generation};
-            }
-          }
-          return std::to_string(newest.number) + " " + std::to_string(newest.generation);
-        }).payloads_or_throw();
+    const auto said = or_throw(checkpoint::agree(*checkpoint::current_ranks(), [&] {
+      OnDisk newest;
+      if (state.process_index() == 0) {
+        for (const CheckpointInfo& info : checkpoint_series().complete()) {
+          if (info.iteration > newest.number) newest = {info.iteration, info.generation};
+        }
+      }
+      return std::to_string(newest.number) + " " + std::to_string(newest.generation);
+    }));
     const std::string& first = said.front();
     newest_on_disk = {std::stoll(first), std::stoll(first.substr(first.find(' ')))};
   }
@@ -90,9 +89,9 @@ std::vector<at::Tensor> Accelerator::Impl::replicas() const {
 void Accelerator::Impl::share_replicas() {
   const std::vector<at::Tensor> tensors = replicas();
   if (state.num_processes() == 1 || tensors.empty()) return;
-  const auto samples = checkpoint::agree(*checkpoint::current_ranks(), [&] {
-                         return std::to_string(checkpoint::sample_of(tensors));
-                       }).payloads_or_throw();
+  const auto samples = or_throw(checkpoint::agree(*checkpoint::current_ranks(), [&] {
+    return std::to_string(checkpoint::sample_of(tensors));
+  }));
   const auto first = samples.begin() + state.process_index() - state.local_process_index();
   const bool are_equal = std::all_of(first,
                                      first + state.local_num_processes(),

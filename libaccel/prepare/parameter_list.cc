@@ -11,7 +11,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/process/text_comparison.h"
+#include "libaccel/process/agreement.h"
 
 namespace accel {
 namespace {
@@ -97,16 +97,13 @@ std::optional<std::string> first_difference(const std::string& reference,
 }
 
 void verify_same_models(const torch::nn::Module& module, Buffers buffers, ProcessGroup& group) {
-  const std::vector<std::string> texts =
-      differing_texts(describe(module, buffers), group, "comparing the models of the ranks");
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    const auto difference = first_difference(texts[0], texts[rank]);
-    if (!difference) continue;
-    throw Error(ErrorCode::kShapeMismatch,
-                "the model of rank " + std::to_string(rank) + " " + *difference,
-                "construct the same model on every rank, and freeze the same parameters")
-        .while_doing("preparing the model");
-  }
+  const auto other = first_deviation(
+      describe(module, buffers), first_difference, group, "comparing the models of the ranks");
+  if (!other) return;
+  throw Error(ErrorCode::kShapeMismatch,
+              "the model of rank " + std::to_string(other->rank) + " " + other->difference,
+              "construct the same model on every rank, and freeze the same parameters")
+      .while_doing("preparing the model");
 }
 
 }  // namespace accel

@@ -32,7 +32,7 @@ struct StoreMember {
   std::chrono::milliseconds timeout{300'000};
 };
 
-// A rank that cannot take part answers still, so that nobody waits for it: "no <why>". As refusal() of text_gather.h, in the
+// A rank that cannot take part answers still, so that nobody waits for it: "no <why>". As gather_results() of agreement.h, in the
 // words of the store's protocol.
 [[nodiscard]] std::string refusal_text(std::string_view why);
 // Why it cannot, as it may be printed; nothing when it said something else.

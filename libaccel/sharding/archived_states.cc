@@ -1,6 +1,5 @@
 #include "libaccel/sharding/archived_states.h"
 
-#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -10,14 +9,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
 #include <accel/error.h>
 
 #include "libaccel/checkpoint/archived_optimizer.h"
 #include "libaccel/checkpoint/divided_tensors.h"
+#include "libaccel/process/agreement.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/sharded_model.h"
 #include "libaccel/sharding/sharded_optimizer.h"
@@ -31,22 +29,6 @@ using checkpoint::ArchivedState;
 using nlohmann::json;
 using torch::optim::Optimizer;
 
-// Every rank's text, by rank.
-std::vector<std::string> gathered(ProcessGroup& group, const std::string& mine) {
-  constexpr const char* kWhat = "comparing the optimizer's states";
-  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(mine.size()), at::kLong);
-  const at::Tensor lengths = group.all_gather(length, kWhat).flatten();
-  const at::Tensor bytes = at::zeros({lengths.max().item<std::int64_t>()}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
-  const at::Tensor all = group.all_gather(bytes, kWhat);
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    texts.emplace_back(static_cast<const char*>(all[rank].const_data_ptr()),
-                       static_cast<std::size_t>(lengths[rank].item<std::int64_t>()));
-  }
-  return texts;
-}
-
 // Describes the states of one model's parameters.
 class ModelStates {
  public:
@@ -57,11 +39,10 @@ class ModelStates {
       : optimizer_(optimizer), model_(model), divided_(divided), wholes_(wholes) {}
 
   void into(ArchivedOptimizer& whole) {
-    const std::vector<std::string> texts = gathered(model_.group(), own_or_error(whole.type()));
-    for (const std::string& text : texts) {
-      if (const json root = json::parse(text); root.is_string())
-        throw Error(ErrorCode::kUnsupported, root.get<std::string>());
-    }
+    const auto texts = or_throw(gather_results(own_or_error(whole.type()),
+                                               kAnyLength,
+                                               model_.group(),
+                                               "comparing the optimizer's states"));
     for (int owner = 0; owner < model_.group().size(); ++owner) {
       for (const json& described : json::parse(texts[static_cast<std::size_t>(owner)])) {
         const NamedParameter& parameter = model_.parameters()[described.at(0).get<std::size_t>()];
@@ -79,20 +60,14 @@ class ModelStates {
   }
 
  private:
-  // A rank that cannot describe its states says so instead, so that all of them stop.
-  std::string own_or_error(const std::string& type) {
+  Result<std::string> own_or_error(const std::string& type) {
     try {
       return own_states(type);
     } catch (const Error& error) {
-      return refused(error.message());
+      return error;
     } catch (const std::exception& error) {  // of the user's own code
-      return refused(type + " failed to write its states: " + error.what());
+      return Error(ErrorCode::kUnsupported, type + " failed to write its states: " + error.what());
     }
-  }
-
-  // Not all that others throw is UTF-8.
-  static std::string refused(const std::string& why) {
-    return json(why).dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
   // [[parameter, values, {field: [type, shape]}], ...], and keeps the tensors.

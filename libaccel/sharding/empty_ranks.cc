@@ -11,8 +11,8 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
+#include "libaccel/process/agreement.h"
 #include "libaccel/process/process_group.h"
-#include "libaccel/process/text_gather.h"
 
 namespace accel::sharding {
 namespace {

@@ -37,9 +37,8 @@
 #include "libaccel/collectives/shm/peer_watch.h"
 #include "libaccel/construction/tensor_memory.h"
 #include "libaccel/pager/pager.h"
-#include "libaccel/process/joint_check.h"
+#include "libaccel/process/agreement.h"
 #include "libaccel/process/process_group.h"
-#include "libaccel/process/text_gather.h"
 #include "libaccel/sharding/page_budget.h"
 #include "libaccel/sharding/parameter_home.h"
 #include "libaccel/sharding/remote/own_address.h"
@@ -259,14 +258,6 @@ Number parsed(const std::string& text) {
   return number;
 }
 
-// Why a rank cannot take part; nothing when all can.
-std::optional<std::string> first_refusal(const std::vector<std::string>& said) {
-  for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    if (auto why = refusal_of(said, rank)) return why;
-  }
-  return std::nullopt;
-}
-
 // Round 1: "<node> <pid> <start time> <token, of rank 0 alone>". Who cannot tell its node is alone on it.
 struct RankPlace {
   std::string node;
@@ -297,32 +288,26 @@ class Meeting {
   // Errors, the same on all ranks  kUnsupported.
   Result<std::shared_ptr<RemoteShards>> hold() {
     meet();
-    std::string own;
-    if (auto served = serve(); !served)
-      own = refusal(served.error().message());
-    else
-      own = *served;
-    const std::vector<std::string> said = tell_all(own);
-    if (const auto why = first_refusal(said)) return failed(*why);
-    const Result<void> joined = join(said);
-    const auto outcomes = tell_all(joined ? "" : refusal(joined.error().message()));
-    if (const auto why = first_refusal(outcomes)) return failed(*why);
+    const auto said = tell_all(serve());
+    if (!said) return failed(said.error());
+    const auto outcomes = tell_all(join(*said));
+    if (!outcomes) return failed(outcomes.error());
     return shards_;
   }
 
  private:
-  [[nodiscard]] std::vector<std::string> tell_all(const std::string& own) {
-    return gather_texts(own, kHomeTextBytes, group_, "meeting the ranks that hold parameters");
+  Result<std::vector<std::string>> tell_all(const Result<std::string>& own) {
+    return gather_results(own, kHomeTextBytes, group_, "meeting the ranks that hold parameters");
   }
 
-  static Error failed(const std::string& why) {
+  static Error failed(const Error& why) {
     return Error(ErrorCode::kUnsupported,
-                 "the ranks cannot hold parameters for each other: " + why);
+                 "the ranks cannot hold parameters for each other: " + why.message());
   }
 
   void meet() {
     const ShardToken own = make_shard_token();
-    const std::vector<std::string> said = tell_all(place_text(group_.rank(), own));
+    const std::vector<std::string> said = or_throw(tell_all(place_text(group_.rank(), own)));
     const auto token = parse_shard_token(words_of(said[0], 4)[3]);
     if (!token) throw token.error();
     token_ = *token;
@@ -361,7 +346,7 @@ class Meeting {
     return said + to_text(*offer);
   }
 
-  Result<void> join(const std::vector<std::string>& said) {
+  Result<std::string> join(const std::vector<std::string>& said) {
     std::vector<ShardEndpoint> endpoints;
     for (const std::string& text : said) {
       const std::vector<std::string> words = words_of(text, 3);
@@ -388,7 +373,7 @@ class Meeting {
         });
     if (!cache) return std::move(cache).error();
     shards_->cache = *std::move(cache);
-    return {};
+    return std::string();
   }
 
   ProcessGroup& group_;
@@ -411,7 +396,7 @@ std::uint64_t agreed_budget(const PagingLimits& limits,
     budget = page_budget(limits.max_live_bytes, process_env());
     check_page_budget(budget, largest);
   };
-  check_together(check, group, "asking whether every rank may hold the largest unit");
+  jointly(check, &group, "asking whether every rank may hold the largest unit");
   return budget ? budget->bytes : limits.live_units * largest;
 }
 

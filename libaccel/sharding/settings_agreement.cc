@@ -9,16 +9,11 @@
 
 #include <accel/error.h>
 
-#include "libaccel/process/text_comparison.h"
+#include "libaccel/process/agreement.h"
+#include "runtime/text/joined.h"
 
 namespace accel::sharding {
 namespace {
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
-  return text;
-}
 
 std::string option_text(const std::optional<c10::ScalarType>& dtype) {
   return dtype ? c10::toString(*dtype) : "unset";
@@ -33,18 +28,6 @@ std::string option_text(const StateDictConfig& config) {
          ", rank0_only: " + option_text(config.rank0_only) + "}";
 }
 
-std::string option_text(StateDictType type) {
-  switch (type) {
-    case StateDictType::kFull:
-      return "FULL_STATE_DICT";
-    case StateDictType::kLocal:
-      return "LOCAL_STATE_DICT";
-    case StateDictType::kSharded:
-      break;
-  }
-  return "SHARDED_STATE_DICT";
-}
-
 }  // namespace
 
 std::string describe(const std::optional<FsdpSettings>& settings) {
@@ -55,10 +38,10 @@ std::string describe(const std::optional<FsdpSettings>& settings) {
        << "sharding_strategy "
        << (own.keeps_whole_gradients ? std::string_view("ZeRO-1") : to_string(own.strategy)) << '\n'
        << "auto_wrap_policy " << to_string(own.wrap) << '\n'
-       << "transformer_cls_names_to_wrap '" << joined(own.transformer_classes) << "'\n"
+       << "transformer_cls_names_to_wrap '" << joined(own.transformer_classes, ",") << "'\n"
        << "gradient_clipping " << own.gradient_clipping.value_or(0) << '\n'
        << "min_num_params " << own.min_num_params << '\n'
-       << "ignored_modules '" << own.ignored_modules << joined(own.ignored_names) << "'\n"
+       << "ignored_modules '" << own.ignored_modules << joined(own.ignored_names, ",") << "'\n"
        << "shard_by_tensor " << option_text(own.shard_by_tensor) << '\n'
        << "cpu_ram_efficient_loading " << option_text(own.cpu_ram_efficient_loading) << '\n'
        << "sync_module_states " << option_text(own.sync_module_states) << '\n'
@@ -67,7 +50,7 @@ std::string describe(const std::optional<FsdpSettings>& settings) {
        << "buffer_dtype " << option_text(own.precision.buffer_dtype) << '\n'
        << "output_dtype " << option_text(own.precision.output_dtype) << '\n'
        << "cast_forward_inputs " << option_text(own.precision.cast_forward_inputs) << '\n'
-       << "state_dict_type " << option_text(own.state_dict_type) << '\n'
+       << "state_dict_type " << to_string(own.state_dict_type) << '\n'
        << "state_dict_config " << option_text(own.state_dict) << '\n'
        << "optim_state_dict_config " << option_text(own.optim_state_dict) << '\n';
   return text.str();
@@ -87,16 +70,15 @@ std::optional<std::string> first_differing_option(const std::string& reference,
 }
 
 void verify_same_settings(const std::optional<FsdpSettings>& settings, ProcessGroup& group) {
-  const std::vector<std::string> texts =
-      differing_texts(describe(settings), group, "comparing the sharding options of the ranks");
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    const auto difference = first_differing_option(texts[0], texts[rank]);
-    if (!difference) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                "the plugin of rank " + std::to_string(rank) + " " + *difference,
-                "give every rank the same fsdp_plugin and the same FSDP_* variables")
-        .while_doing("preparing the model");
-  }
+  const auto other = first_deviation(describe(settings),
+                                     first_differing_option,
+                                     group,
+                                     "comparing the sharding options of the ranks");
+  if (!other) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the plugin of rank " + std::to_string(other->rank) + " " + other->difference,
+              "give every rank the same fsdp_plugin and the same FSDP_* variables")
+      .while_doing("preparing the model");
 }
 
 }  // namespace accel::sharding

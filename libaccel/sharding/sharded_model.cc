@@ -31,7 +31,7 @@
 #include "libaccel/construction/tensor_memory.h"
 #include "libaccel/interception/backward_hooks.h"
 #include "libaccel/pager/paged_storage.h"
-#include "libaccel/process/joint_check.h"
+#include "libaccel/process/agreement.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/parameter_memory.h"
 #include "libaccel/sharding/undivided_state.h"
@@ -141,7 +141,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     refuse_layouts(parameters_);
     refuse_writing_forwards(parameters_, module);
   };
-  check_together(check, *all_, "asking whether every rank can divide its model");
+  jointly(check, all_.get(), "asking whether every rank can divide its model");
   warn_of_views(parameters_, module);
   const at::NoGradGuard no_grad;
   std::vector<PlannedParameter> planned;

@@ -28,8 +28,8 @@
 #include "libaccel/collectives/shm/node_identity.h"
 #include "libaccel/pager/guard_memory.h"
 #include "libaccel/pager/paged_storage.h"
+#include "libaccel/process/agreement.h"
 #include "libaccel/process/process_group.h"
-#include "libaccel/process/text_gather.h"
 #include "libaccel/sharding/parameter_home.h"
 #include "runtime/page_size.h"
 #include "runtime/printable.h"
@@ -38,8 +38,8 @@
 namespace accel::sharding {
 namespace {
 
-std::vector<std::string> tell_all(ProcessGroup& group, const std::string& own) {
-  return gather_texts(own, kHomeTextBytes, group, "sharing memory for parameters");
+Result<std::vector<std::string>> tell_all(const Result<std::string>& own, ProcessGroup& group) {
+  return gather_results(own, kHomeTextBytes, group, "sharing memory for parameters");
 }
 
 // Two ranges of pages that are one memory.
@@ -150,25 +150,28 @@ class SharedHome final : public ParameterHome {
   std::vector<at::Tensor> writable_;
 };
 
-// What a rank says first: "<node>|<offer>", the offer of rank 0 alone, or why it refuses.
-std::string offer_text(const UniqueFd& memory) {
+// What a rank says first: "<node>|<offer>", the offer of rank 0 alone.
+Result<std::string> offer_text(const Result<UniqueFd>& memory) {
+  if (!memory) return memory.error();
   const auto node = shm::read_node_identity();
-  if (!node) return refusal(node.error().message());
-  if (!memory) return to_text(*node) + "|";
-  const auto offer = shm::offer_memory(memory.get());
-  if (!offer) return refusal(offer.error().message());
+  if (!node) return node.error();
+  if (!*memory) return to_text(*node) + "|";
+  const auto offer = shm::offer_memory(memory->get());
+  if (!offer) return offer.error();
   return to_text(*node) + "|" + to_text(*offer);
 }
 
-// Why ranks that say this cannot share memory; empty when they can.
-std::string sharing_obstacle(const std::vector<std::string>& said) {
-  for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    if (const auto why = refusal_of(said, rank)) return *why;
-    if (said[rank].substr(0, said[rank].find('|')) != said[0].substr(0, said[0].find('|'))) {
-      return "rank " + std::to_string(rank) + " is on another node than rank 0";
-    }
+// The first rank that is on another node than rank 0; none where all are on one.
+std::optional<std::size_t> rank_elsewhere(const std::vector<std::string>& said) {
+  const auto node_of = [](const std::string& text) { return text.substr(0, text.find('|')); };
+  for (std::size_t rank = 1; rank < said.size(); ++rank) {
+    if (node_of(said[rank]) != node_of(said[0])) return rank;
   }
-  return {};
+  return std::nullopt;
+}
+
+Error cannot_share_parameters(const std::string& why) {
+  return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
 }
 
 Result<UniqueFd> open_memory(const std::string& said_by_rank_0) {
@@ -185,34 +188,22 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
     std::shared_ptr<ProcessGroup> group) {
   std::int64_t bytes = 0;
   for (const Unit& unit : units) bytes += static_cast<std::int64_t>(whole_pages(unit.bytes()));
-  UniqueFd memory;
-  std::string trouble;
-  if (group->rank() == 0) {
-    auto made = make_parameter_memory(bytes);
-    if (made) {
-      memory = *std::move(made);
-    } else {
-      trouble = made.error().message();
-    }
-  }
-  const std::vector<std::string> said =
-      tell_all(*group, trouble.empty() ? offer_text(memory) : refusal(trouble));
-  if (const std::string why = sharing_obstacle(said); !why.empty()) {
-    return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
-  }
+  const Result<UniqueFd> memory = group->rank() == 0 ? make_parameter_memory(bytes) : UniqueFd();
+  const auto said = tell_all(offer_text(memory), *group);
+  if (!said) return cannot_share_parameters(said.error().message());
+  if (const auto rank = rank_elsewhere(*said))
+    return cannot_share_parameters("rank " + std::to_string(*rank) +
+                                   " is on another node than rank 0");
   auto home = std::make_unique<SharedHome>(units, group);
-  const auto join = [&]() -> Result<void> {
-    if (memory) return home->map(memory.get(), labels);
-    auto opened = open_memory(said[0]);
+  const auto join = [&]() -> Result<std::string> {
+    auto opened = *memory ? Result<UniqueFd>(UniqueFd()) : open_memory(said->front());
     if (!opened) return std::move(opened).error();
-    return home->map(opened->get(), labels);
+    const auto mapped = home->map((*memory ? *memory : *opened).get(), labels);
+    if (!mapped) return mapped.error();
+    return std::string();
   };
-  const Result<void> joined = join();
-  const std::vector<std::string> outcomes =
-      tell_all(*group, joined ? "" : refusal(joined.error().message()));
-  if (const std::string why = sharing_obstacle(outcomes); !why.empty()) {
-    return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
-  }
+  if (const auto outcomes = tell_all(join(), *group); !outcomes)
+    return cannot_share_parameters(outcomes.error().message());
   return std::unique_ptr<ParameterHome>(std::move(home));
 }
 

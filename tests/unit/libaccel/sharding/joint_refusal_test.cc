@@ -5,6 +5,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include <ATen/ops/ones.h>
@@ -16,7 +17,7 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
-#include "libaccel/process/joint_check.h"
+#include "libaccel/process/agreement.h"
 #include "libaccel/process/process_group.h"
 #include "tests/support/rank_group.h"
 
@@ -100,11 +101,11 @@ TEST(JointRefusal, WhatIsThrownByOtherLibrariesIsToldToo) {
     const PartialState state;
     const bool is_culprit = test::rank_of_this_process() == 1;
     const auto check = [&] {
-      check_together(
+      jointly(
           [&] {
             if (is_culprit) throw std::runtime_error("no such thing");
           },
-          *PartialState::process_group(),
+          PartialState::process_group().get(),
           "asking");
     };
     if (is_culprit) {
@@ -116,6 +117,23 @@ TEST(JointRefusal, WhatIsThrownByOtherLibrariesIsToldToo) {
     }
     state.wait_for_everyone();
   });
+}
+
+TEST(JointRefusal, AnErrorComesAsItWasTold) {
+  const Error told =
+      Error(ErrorCode::kShapeMismatch, "=two\nlines!", "cut it").while_doing("a test");
+  const std::string text = outcome_text(told);
+
+  const Error heard = outcome_of(text).error();
+  const Error cut = outcome_of(std::string_view(text).substr(0, 10)).error();
+
+  EXPECT_EQ(heard.code(), told.code());
+  EXPECT_EQ(heard.message(), told.message());
+  EXPECT_EQ(heard.remedy(), told.remedy());
+  EXPECT_EQ(heard.context(), told.context());
+  EXPECT_EQ(cut.code(), told.code());
+  EXPECT_THAT(told.message(), StartsWith(cut.message()));
+  EXPECT_EQ(*outcome_of(outcome_text(std::string("!no error"))), "!no error");
 }
 
 class JointRefusalOf : public ::testing::TestWithParam<Way> {};
