@@ -61,6 +61,7 @@
 #include "libaccel/prepare/gradient_buckets.h"
 #include "libaccel/prepare/gradient_hooks.h"
 #include "libaccel/prepare/parameter_list.h"
+#include "libaccel/process/model_comparison.h"
 
 namespace accel {
 namespace {

@@ -8,7 +8,6 @@
 
 #include <accel/error.h>
 
-#include "libaccel/process/process_group.h"
 #include "runtime/printable.h"
 #include "runtime/text/seconds_text.h"
 

@@ -32,6 +32,7 @@
 #include "libaccel/interception/backward_hooks.h"
 #include "libaccel/pager/paged_storage.h"
 #include "libaccel/process/agreement.h"
+#include "libaccel/process/model_comparison.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/parameter_memory.h"
 #include "libaccel/sharding/undivided_state.h"

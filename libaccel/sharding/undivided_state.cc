@@ -7,6 +7,7 @@
 
 #include "libaccel/construction/tensor_memory.h"
 #include "libaccel/prepare/parameter_list.h"
+#include "libaccel/process/model_comparison.h"
 #include "libaccel/process/process_group.h"
 #include "libaccel/sharding/parameter_claim.h"
 
