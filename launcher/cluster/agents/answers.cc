@@ -4,13 +4,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include "runtime/printable.h"
-
 namespace accel::cluster {
-
-void tell(const std::string& program, const std::string& line) {
-  if (!line.empty()) std::fprintf(stderr, "%s: %s\n", program.c_str(), printable(line).c_str());
-}
 
 int fail(const Error& error) {
   std::fprintf(stderr, "%s\n", error.render(kProgram).c_str());

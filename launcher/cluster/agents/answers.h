@@ -3,8 +3,6 @@
 // Threads:  functions without state.
 #pragma once
 
-#include <string>
-
 #include <google/protobuf/message.h>
 
 #include <accel/error.h>
@@ -14,9 +12,6 @@
 namespace accel::cluster {
 
 inline constexpr const char* kProgram = "accel";
-
-// On stderr, in a form that a terminal shows; an empty line is not told.
-void tell(const std::string& program, const std::string& line);
 
 // Says what went wrong; gives the exit status.
 int fail(const Error& error);

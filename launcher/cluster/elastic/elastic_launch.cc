@@ -33,7 +33,6 @@
 #include "agent/shims/worker_end.h"
 #include "agent/tls/revocation_list.h"
 #include "agent/tls/tls_credentials.h"
-#include "launcher/cluster/agents/answers.h"
 #include "launcher/cluster/agents/followed_job.h"
 #include "launcher/cluster/elastic/elastic_faults.h"
 #include "launcher/cluster/hosting/host_search.h"
@@ -45,6 +44,7 @@
 #include "launcher/cluster/slurm/slurm_launch.h"
 #include "launcher/flags/flag_spelling.h"
 #include "launcher/run/interrupt_end.h"
+#include "launcher/run/notice_line.h"
 #include "launcher/start/elastic/elastic_settings.h"
 #include "launcher/text/program.h"
 #include "runtime/printable.h"
@@ -287,7 +287,7 @@ class ElasticLaunch {
   }
 
   void say(const std::string& line) const {
-    if (!request_.settings.quiet) tell(program_, line);
+    if (!request_.settings.quiet) launcher::tell(program_, line);
   }
 
   // ---- what happens ----

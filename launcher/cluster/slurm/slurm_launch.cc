@@ -29,13 +29,13 @@
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
 #include "agent/tls/tls_credentials.h"
-#include "launcher/cluster/agents/answers.h"
 #include "launcher/cluster/hosting/coordinator_seat.h"
 #include "launcher/cluster/meeting/endpoint.h"
 #include "launcher/cluster/meeting/job_folder.h"
 #include "launcher/cluster/meeting/launch_description.h"
 #include "launcher/cluster/slurm/srun_command.h"
 #include "launcher/flags/flag_spelling.h"
+#include "launcher/run/notice_line.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/shim/job_record.h"
 #include "runtime/supervisor/spawn/exit_report.h"
@@ -140,7 +140,7 @@ class SlurmLaunch {
   }
 
   void say(const std::string& line) const {
-    if (!request_.settings.quiet) tell(program_, line);
+    if (!request_.settings.quiet) launcher::tell(program_, line);
   }
 
   // ---- steps of srun ----
