@@ -31,8 +31,8 @@ ENVIRONMENT = dict(os.environ, CCACHE_DISABLE="1")
 GROWTH = 1.10
 GOALS = {"quickstart": 20, "whole product": 36, "one source of libaccel": 0.6, "the dearest source of libaccel": 0.6, "a user's program": 1.3}
 # Of each part one source of the middle of its field, and the dearest of libaccel, in a developer's build.
-CHANGED = {"one source of libaccel": "libaccel/sharding/sharded_model.cc",
-           "the dearest source of libaccel": "libaccel/checkpoint/optimizer_state.cc",
+CHANGED = {"one source of libaccel": "libaccel/engine/sharding/sharded_model.cc",
+           "the dearest source of libaccel": "libaccel/engine/checkpoint/states/optimizer_state.cc",
            "one source of launcher": "launcher/plan/launch_plan.cc",
            "one source of agent": "agent/jobs/job_runner.cc"}
 PROGRAMS = {"a user's program": "user_program.cc", "the same without accel": "torch_program.cc"}

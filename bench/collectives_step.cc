@@ -30,8 +30,8 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
-#include "libaccel/prepare/preemption.h"
-#include "libaccel/process/process_group.h"
+#include "libaccel/api/accelerator/preemption.h"
+#include "libaccel/engine/process/process_group.h"
 
 namespace {
 

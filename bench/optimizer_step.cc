@@ -22,7 +22,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/optim/adamw.h>
 
-#include "libaccel/optim/fused_step.h"
+#include "libaccel/engine/optim/fused_step.h"
 
 namespace {
 

@@ -30,8 +30,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
-#include "libaccel/pager/module_parameters.h"
-#include "libaccel/pager/pager.h"
+#include "libaccel/engine/pager/module_parameters.h"
+#include "libaccel/engine/pager/pager.h"
 
 namespace {
 

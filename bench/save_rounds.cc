@@ -19,8 +19,8 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "libaccel/checkpoint/store_ranks.h"
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/checkpoint/ranks/store_ranks.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 
 namespace {
 

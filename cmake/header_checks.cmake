@@ -5,7 +5,7 @@ include_guard(GLOBAL)
 
 function(accel_check_headers name folder)
   cmake_parse_arguments(A "" "" "DEPENDS" ${ARGN})
-  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/accel/*.h)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/accel/*.h)
   set(sources "")
   foreach(header ${headers})
     string(MAKE_C_IDENTIFIER ${header} identifier)

@@ -5,7 +5,7 @@
 // in backward, and for no other operator. It tells the owner of the storage that each of the operator's arguments lies in, and
 // whether the operator writes there (its schema says so), and goes on to the kernel. The owner is the context of the storage's
 // data pointer, and found without a search. Arguments of one operator may have several owners: pages that come and go, memory
-// that is written to with a permit only (pager/paged_storage.h).
+// that is written to with a permit only (engine/pager/paged_storage.h).
 //
 // Operators that only look at sizes, or make views, skip the key: they neither need values nor pay. Those that would
 // give the parameter other memory (resize_, set_) are refused with kUnsupported and the parameter's name. What is no operator,

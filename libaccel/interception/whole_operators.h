@@ -4,7 +4,7 @@
 // process belongs to this file, and asks one handler after the other until one answers:
 //
 //   rewritings        of the operator's name, from the one that was added last to the first; for tensors that are marked
-//   the thread's own  for every operator of the thread: deferred construction (construction/empty_weights.cc)
+//   the thread's own  for every operator of the thread: deferred construction (engine/construction/empty_weights.cc)
 //   nobody            the operator runs as it would have
 //
 // What a handler calls comes to those behind it alone. So low-rank terms are added to a weight that another rewriting divides or

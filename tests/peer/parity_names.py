@@ -49,7 +49,7 @@ def rows():
 
 def header_text():
     folders = [SOURCE / "libaccel/include/accel", SOURCE / "runtime/include/accel"]
-    return "\n".join(path.read_text() for folder in folders for path in sorted(folder.glob("*.h")))
+    return "\n".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.h")))
 
 
 def faults():

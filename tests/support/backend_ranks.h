@@ -15,11 +15,11 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "libaccel/collectives/node_layout.h"
-#include "libaccel/collectives/shm/shm_group.h"
-#include "libaccel/collectives/shm_backend.h"
-#include "libaccel/collectives/two_level_group.h"
-#include "libaccel/process/gloo_backend.h"
+#include "libaccel/engine/collectives/node_layout.h"
+#include "libaccel/engine/collectives/shm_backend.h"
+#include "libaccel/engine/collectives/two_level_group.h"
+#include "libaccel/engine/process/gloo_backend.h"
+#include "libaccel/engine/shm/group/shm_group.h"
 
 namespace accel::test {
 

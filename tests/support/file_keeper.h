@@ -12,7 +12,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/node_memory.h"
+#include "libaccel/engine/checkpoint/memory/node_memory.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::test {

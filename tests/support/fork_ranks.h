@@ -23,7 +23,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::test {

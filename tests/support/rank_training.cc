@@ -18,7 +18,7 @@
 #include <accel/precision.h>
 #include <accel/state.h>
 
-#include "libaccel/optim/fused_step.h"
+#include "libaccel/engine/optim/fused_step.h"
 
 namespace accel::test {
 namespace {

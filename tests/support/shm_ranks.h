@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/engine/shm/group/shm_group.h"
 
 namespace accel::test {
 

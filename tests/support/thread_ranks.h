@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
 
 namespace accel::test {
 

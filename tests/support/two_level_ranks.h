@@ -16,11 +16,11 @@
 
 #include <accel/error.h>
 
-#include "libaccel/collectives/shm/shm_group.h"
-#include "libaccel/collectives/shm_backend.h"
-#include "libaccel/collectives/two_level_group.h"
-#include "libaccel/process/gloo_backend.h"
-#include "libaccel/process/sigpipe.h"
+#include "libaccel/engine/collectives/shm_backend.h"
+#include "libaccel/engine/collectives/two_level_group.h"
+#include "libaccel/engine/process/gloo_backend.h"
+#include "libaccel/engine/process/sigpipe.h"
+#include "libaccel/engine/shm/group/shm_group.h"
 
 namespace accel::test {
 

@@ -35,18 +35,18 @@
 
 #include <accel/accelerator_options.h>
 #include <accel/checkpoint.h>
-#include <accel/dataloader_base.h>
+#include <accel/detail/dataloader_base.h>
+#include <accel/detail/preparable.h>
+#include <accel/detail/sync_scopes.h>
 #include <accel/export.h>
 #include <accel/operations.h>
 #include <accel/optim.h>
 #include <accel/precision.h>
-#include <accel/preparable.h>
 #include <accel/prepared_model.h>
 #include <accel/state.h>
 #include <accel/state_dict.h>
 #include <accel/state_hooks.h>
 #include <accel/state_view.h>
-#include <accel/sync_scopes.h>
 
 namespace accel {
 

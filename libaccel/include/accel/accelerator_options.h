@@ -31,7 +31,7 @@ class MixedPrecision {
   PrecisionType value_;
 };
 
-// How copies of a model exchange gradients (libaccel/prepare/ddp_reducer.h). Sizes are in MiB.
+// How copies of a model exchange gradients (libaccel/engine/gradients/ddp_reducer.h). Sizes are in MiB.
 struct DistributedDataParallelKwargs {
   bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's averages) before each forward
   double bucket_cap_mb = 25.0;    // gradients reduced in one message

@@ -30,10 +30,10 @@
 #include <utility>
 
 #include <accel/batch.h>
-#include <accel/batch_dispatch.h>
-#include <accel/batch_reader.h>
-#include <accel/batch_stream.h>
-#include <accel/dataloader_base.h>
+#include <accel/detail/batch_dispatch.h>
+#include <accel/detail/batch_reader.h>
+#include <accel/detail/batch_stream.h>
+#include <accel/detail/dataloader_base.h>
 
 namespace accel {
 

@@ -28,10 +28,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <accel/batch.h>
-#include <accel/concatenate.h>
+#include <accel/detail/concatenate.h>
+#include <accel/detail/object_codec.h>
 #include <accel/export.h>
 #include <accel/nested.h>
-#include <accel/object_codec.h>
 #include <accel/types.h>
 
 namespace accel {

@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm/core_set.h"
+#include "libaccel/engine/shm/memory/core_set.h"
 
 #include <initializer_list>
 #include <memory>

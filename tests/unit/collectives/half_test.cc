@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm/half.h"
+#include "libaccel/engine/shm/numbers/half.h"
 
 #include <cmath>
 #include <cstring>

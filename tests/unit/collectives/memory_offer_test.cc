@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm/memory_offer.h"
+#include "libaccel/engine/shm/memory/memory_offer.h"
 
 #include <csignal>
 #include <cstdlib>
@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "libaccel/collectives/shm/group_memory.h"
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/shm/memory/group_memory.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 
 namespace accel::shm::memory_offer_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm/peer_memory.h"
+#include "libaccel/engine/shm/memory/peer_memory.h"
 
 #include <array>
 #include <csignal>

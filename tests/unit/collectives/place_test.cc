@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm/place.h"
+#include "libaccel/engine/shm/memory/place.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm/reduction.h"
+#include "libaccel/engine/shm/numbers/reduction.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "libaccel/collectives/shm/half.h"
+#include "libaccel/engine/shm/numbers/half.h"
 
 namespace accel::shm::reduction_test {
 namespace {

@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "libaccel/alignment.h"
-#include "libaccel/collectives/shm/arena.h"
+#include "libaccel/engine/shm/memory/arena.h"
+#include "libaccel/tensors/alignment.h"
 #include "tests/support/shm_ranks.h"
 
 namespace accel::shm::shm_arena_test {

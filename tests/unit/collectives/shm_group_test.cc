@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/engine/shm/group/shm_group.h"
 
 #include <latch>
 #include <random>

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/engine/shm/group/shm_group.h"
 #include "tests/support/shm_ranks.h"
 
 namespace accel::shm::shm_many_ranks_test {

@@ -18,8 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "libaccel/collectives/shm/process_stat.h"
-#include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/engine/shm/group/shm_group.h"
+#include "libaccel/engine/shm/memory/process_stat.h"
 #include "tests/support/shm_ranks.h"
 
 namespace accel::shm::shm_process_test {

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "libaccel/collectives/shm/wait_slice.h"
+#include "libaccel/engine/shm/group/wait_slice.h"
 #include "tests/support/shm_ranks.h"
 
 namespace accel::shm::shm_roll_call_test {

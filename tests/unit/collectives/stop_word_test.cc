@@ -1,6 +1,6 @@
 // Where ranks stop: every order in which two and three of them may read and write the word, and threads.
 
-#include "libaccel/collectives/shm/stop_word.h"
+#include "libaccel/engine/shm/group/stop_word.h"
 
 #include <algorithm>
 #include <array>

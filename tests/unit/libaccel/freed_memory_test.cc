@@ -1,6 +1,6 @@
 // In child processes: the thresholds of malloc are the process's own.
 
-#include "libaccel/process/freed_memory.h"
+#include "libaccel/engine/process/freed_memory.h"
 
 #include <cstdio>
 #include <cstdlib>

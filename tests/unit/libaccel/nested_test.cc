@@ -20,10 +20,10 @@
 #include <gtest/gtest.h>
 
 #include <accel/batch.h>
-#include <accel/concatenate.h>
+#include <accel/detail/concatenate.h>
+#include <accel/detail/object_codec.h>
 #include <accel/error.h>
 #include <accel/nested.h>
-#include <accel/object_codec.h>
 
 namespace accel::nested_test {
 namespace {

@@ -1,6 +1,6 @@
 // What a progress bar shows, and when; with a clock that is turned by hand.
 
-#include "libaccel/console/progress_display.h"
+#include "libaccel/api/console/progress_display.h"
 
 #include <string>
 #include <vector>

@@ -29,8 +29,8 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
-#include "libaccel/process/process_group.h"
-#include "libaccel/process/unused_gpus.h"
+#include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/process/unused_gpus.h"
 #include "runtime/nvidia_gpus.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/rank_group.h"

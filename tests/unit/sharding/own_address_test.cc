@@ -1,6 +1,6 @@
 // Under which address this node is reached.
 
-#include "libaccel/sharding/remote/own_address.h"
+#include "libaccel/engine/remote/own_address.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

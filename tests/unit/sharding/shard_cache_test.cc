@@ -1,6 +1,6 @@
 // The ranks of a node as threads, each with a cache of its own over one memory.
 
-#include "libaccel/sharding/remote/shard_cache.h"
+#include "libaccel/engine/remote/shard_cache.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,6 +1,6 @@
 // A server of shards and who asks it, over the loopback.
 
-#include "libaccel/sharding/remote/shard_server.h"
+#include "libaccel/engine/remote/shard_server.h"
 
 #include <array>
 #include <cstring>

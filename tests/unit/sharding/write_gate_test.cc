@@ -1,6 +1,6 @@
 // The gate between reading shards and writing them.
 
-#include "libaccel/sharding/remote/write_gate.h"
+#include "libaccel/engine/remote/write_gate.h"
 
 #include <atomic>
 #include <optional>

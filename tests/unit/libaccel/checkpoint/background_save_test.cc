@@ -1,6 +1,6 @@
 // Saves in the background: what all ranks learn of one that fails on some of them.
 
-#include "libaccel/checkpoint/background_save.h"
+#include "libaccel/engine/checkpoint/series/background_save.h"
 
 #include <array>
 #include <condition_variable>

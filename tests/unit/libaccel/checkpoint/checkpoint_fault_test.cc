@@ -13,7 +13,7 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/checkpoint_writer.h"
+#include "libaccel/engine/checkpoint/series/checkpoint_writer.h"
 #include "runtime/checkpoint/hashed_file.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/rank_group.h"

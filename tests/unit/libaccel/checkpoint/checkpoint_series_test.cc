@@ -10,7 +10,7 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/thread_ranks.h"

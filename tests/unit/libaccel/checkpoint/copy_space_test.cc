@@ -1,6 +1,6 @@
 // Copies of a state while it changes, and the memory that they are in.
 
-#include "libaccel/checkpoint/copy_space.h"
+#include "libaccel/engine/checkpoint/files/copy_space.h"
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include "libaccel/large_tensor.h"
+#include "libaccel/tensors/large_tensor.h"
 #include "tests/support/tensor_matchers.h"
 
 namespace accel::checkpoint::copy_space_test {

@@ -13,8 +13,8 @@
 
 #include <accel/checkpoint.h>
 
-#include "libaccel/checkpoint/divided_tensors.h"
-#include "libaccel/checkpoint/rank_exchange.h"
+#include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
+#include "libaccel/tensors/divided_tensors.h"
 
 namespace accel::test {
 

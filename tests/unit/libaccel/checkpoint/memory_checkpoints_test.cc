@@ -1,7 +1,7 @@
 // In-memory checkpoints of ranks that are processes and are killed: what the restarted job finds. The memory is that of
 // files, mapped; Accelerator and supervisor are in tests/integration/memory.
 
-#include "libaccel/checkpoint/memory_checkpoints.h"
+#include "libaccel/engine/checkpoint/memory/memory_checkpoints.h"
 
 #include <array>
 #include <atomic>
@@ -14,8 +14,8 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/optimizer_state.h"
-#include "libaccel/checkpoint/replica_shares.h"
+#include "libaccel/engine/checkpoint/states/optimizer_state.h"
+#include "libaccel/engine/checkpoint/states/replica_shares.h"
 #include "tests/support/file_keeper.h"
 #include "tests/support/fork_ranks.h"
 #include "tests/support/scratch_folder.h"

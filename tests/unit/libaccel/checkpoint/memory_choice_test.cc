@@ -1,4 +1,4 @@
-#include "libaccel/checkpoint/memory_choice.h"
+#include "libaccel/engine/checkpoint/memory/memory_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What ranks of a node have divided, put together of their images.
 
-#include "libaccel/checkpoint/memory_image.h"
+#include "libaccel/engine/checkpoint/memory/memory_image.h"
 
 #include <cstddef>
 #include <cstdint>

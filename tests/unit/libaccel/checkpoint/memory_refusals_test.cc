@@ -13,7 +13,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/memory_checkpoints.h"
+#include "libaccel/engine/checkpoint/memory/memory_checkpoints.h"
 #include "tests/support/file_keeper.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/thread_ranks.h"

@@ -1,4 +1,4 @@
-#include "libaccel/checkpoint/memory_slot.h"
+#include "libaccel/engine/checkpoint/memory/memory_slot.h"
 
 #include <algorithm>
 #include <string>

@@ -16,8 +16,8 @@
 #include <accel/error.h>
 #include <accel/safetensors_file.h>
 
-#include "libaccel/checkpoint/module_state.h"
-#include "libaccel/checkpoint/shard_split.h"
+#include "libaccel/engine/checkpoint/states/module_state.h"
+#include "libaccel/engine/checkpoint/states/shard_split.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
 

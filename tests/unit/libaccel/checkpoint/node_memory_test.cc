@@ -1,4 +1,4 @@
-#include "libaccel/checkpoint/node_memory.h"
+#include "libaccel/engine/checkpoint/memory/node_memory.h"
 
 #include <cstring>
 

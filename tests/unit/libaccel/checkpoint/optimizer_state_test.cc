@@ -1,6 +1,6 @@
 // The state of every optimizer of LibTorch: after a round trip it steps as if nothing had happened.
 
-#include "libaccel/checkpoint/optimizer_state.h"
+#include "libaccel/engine/checkpoint/states/optimizer_state.h"
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
 // How ranks of a node share what is the same on all of them.
 
-#include "libaccel/checkpoint/replica_shares.h"
+#include "libaccel/engine/checkpoint/states/replica_shares.h"
 
 #include <cstdint>
 #include <vector>

@@ -14,10 +14,10 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/background_save.h"
-#include "libaccel/checkpoint/checkpoint_reader.h"
-#include "libaccel/checkpoint/checkpoint_writer.h"
-#include "libaccel/checkpoint/divided_tensors.h"
+#include "libaccel/engine/checkpoint/series/background_save.h"
+#include "libaccel/engine/checkpoint/series/checkpoint_reader.h"
+#include "libaccel/engine/checkpoint/series/checkpoint_writer.h"
+#include "libaccel/tensors/divided_tensors.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/fork_ranks.h"
 #include "tests/support/scratch_folder.h"

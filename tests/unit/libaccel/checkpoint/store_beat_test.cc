@@ -1,6 +1,6 @@
 // What ranks say of those that give no sign of life. Ranks without a StoreBeat of their own say what the test writes.
 
-#include "libaccel/checkpoint/store_beat.h"
+#include "libaccel/engine/checkpoint/ranks/store_beat.h"
 
 #include <algorithm>
 #include <chrono>

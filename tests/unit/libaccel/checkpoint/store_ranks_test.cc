@@ -1,6 +1,6 @@
 // What a save in the background learns of ranks that die meanwhile.
 
-#include "libaccel/checkpoint/store_ranks.h"
+#include "libaccel/engine/checkpoint/ranks/store_ranks.h"
 
 #include <algorithm>
 #include <atomic>
@@ -30,10 +30,10 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
-#include "libaccel/checkpoint/background_save.h"
-#include "libaccel/collectives/shm/node_identity.h"
-#include "libaccel/collectives/shm/peer_watch.h"
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/checkpoint/series/background_save.h"
+#include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
+#include "libaccel/engine/shm/memory/peer_watch.h"
 #include "runtime/checkpoint/file_system.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"

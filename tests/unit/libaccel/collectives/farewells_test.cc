@@ -1,4 +1,4 @@
-#include "libaccel/collectives/farewells.h"
+#include "libaccel/engine/collectives/farewells.h"
 
 #include <barrier>
 #include <string>
@@ -10,10 +10,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "libaccel/collectives/nudger.h"
-#include "libaccel/collectives/shm/mail.h"
-#include "libaccel/process/gloo_backend.h"
-#include "libaccel/process/sigpipe.h"
+#include "libaccel/engine/collectives/nudger.h"
+#include "libaccel/engine/process/gloo_backend.h"
+#include "libaccel/engine/process/sigpipe.h"
+#include "libaccel/engine/shm/group/mail.h"
 
 namespace accel::farewells_test {
 namespace {

@@ -1,6 +1,6 @@
 // The grid of the ranks: who is along an axis, and the groups that are made of it.
 
-#include "libaccel/process/mesh.h"
+#include "libaccel/engine/process/mesh.h"
 
 #include <algorithm>
 #include <csignal>
@@ -16,7 +16,7 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/error_of.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"

@@ -1,6 +1,6 @@
 // Ranks as threads, with Gloo between them. Exchanges: two_level_group_test.cc; deaths: node_ranks_test.cc.
 
-#include "libaccel/collectives/node_link.h"
+#include "libaccel/engine/collectives/node_link.h"
 
 #include <barrier>
 #include <chrono>
@@ -16,8 +16,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "libaccel/process/gloo_backend.h"
-#include "libaccel/process/sigpipe.h"
+#include "libaccel/engine/process/gloo_backend.h"
+#include "libaccel/engine/process/sigpipe.h"
 
 namespace accel::node_link_test {
 namespace {

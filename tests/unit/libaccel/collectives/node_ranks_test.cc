@@ -20,7 +20,7 @@
 
 #include <accel/state.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"
 

@@ -1,4 +1,4 @@
-#include "libaccel/collectives/nudger.h"
+#include "libaccel/engine/collectives/nudger.h"
 
 #include <chrono>
 #include <condition_variable>

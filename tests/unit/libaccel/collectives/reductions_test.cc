@@ -18,8 +18,8 @@
 
 #include <accel/error.h>
 
-#include "libaccel/collectives/node_layout.h"
-#include "libaccel/collectives/shm_backend.h"
+#include "libaccel/engine/collectives/node_layout.h"
+#include "libaccel/engine/collectives/shm_backend.h"
 #include "tests/support/backend_ranks.h"
 
 namespace accel::reductions_test {

@@ -1,4 +1,4 @@
-#include "libaccel/collectives/shm_backend.h"
+#include "libaccel/engine/collectives/shm_backend.h"
 
 #include <functional>
 #include <thread>
@@ -23,7 +23,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "libaccel/collectives/shm/shm_group.h"
+#include "libaccel/engine/shm/group/shm_group.h"
 
 namespace accel::shm_backend_test {
 namespace {

@@ -1,7 +1,7 @@
 // The ranks are threads, the store is one of this process: which memory comes of it is seen without a launcher. With one:
 // tests/integration/supervised.
 
-#include "libaccel/collectives/shm_meeting.h"
+#include "libaccel/engine/collectives/shm_meeting.h"
 
 #include <functional>
 #include <string>

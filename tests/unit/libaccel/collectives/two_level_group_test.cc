@@ -1,7 +1,7 @@
 // Collectives over nodes, of ranks as threads (two_level_ranks.h). As processes of a launched job: node_ranks_test.cc; what ranks are
 // told that call different things: two_level_errors_test.cc.
 
-#include "libaccel/collectives/two_level_group.h"
+#include "libaccel/engine/collectives/two_level_group.h"
 
 #include <atomic>
 #include <chrono>

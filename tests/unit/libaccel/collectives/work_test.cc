@@ -7,7 +7,7 @@
 
 #include <accel/state.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::work_test {

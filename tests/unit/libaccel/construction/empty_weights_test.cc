@@ -23,7 +23,7 @@
 
 #include <accel/big_model.h>
 
-#include "libaccel/construction/tensor_memory.h"
+#include "libaccel/engine/construction/tensor_memory.h"
 #include "tests/support/peak_memory.h"
 
 namespace accel::empty_weights_test {

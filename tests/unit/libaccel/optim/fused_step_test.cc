@@ -1,6 +1,6 @@
 // FusedStep: what torch::optim computes, up to rounding, in as few calls as the memory allows.
 
-#include "libaccel/optim/fused_step.h"
+#include "libaccel/engine/optim/fused_step.h"
 
 #include <cmath>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "libaccel/pager/guard_memory.h"
+#include "libaccel/engine/pager/guard_memory.h"
 
 #include <csignal>
 #include <cstdlib>

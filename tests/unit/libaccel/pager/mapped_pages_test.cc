@@ -10,7 +10,7 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
-#include "libaccel/pager/pager.h"
+#include "libaccel/engine/pager/pager.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::pager::mapped_pages_test {

@@ -1,6 +1,6 @@
 // The states of units, with a source that can be made to fail and to wait.
 
-#include "libaccel/pager/page_table.h"
+#include "libaccel/engine/pager/page_table.h"
 
 #include <atomic>
 #include <cstring>

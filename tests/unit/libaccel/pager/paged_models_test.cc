@@ -12,8 +12,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
-#include "libaccel/pager/module_parameters.h"
-#include "libaccel/pager/pager.h"
+#include "libaccel/engine/pager/module_parameters.h"
+#include "libaccel/engine/pager/pager.h"
 #include "tests/support/model_zoo.h"
 
 namespace accel::pager::paged_models_test {

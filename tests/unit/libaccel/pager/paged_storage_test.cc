@@ -1,6 +1,6 @@
 // What the dispatch key on a parameter does, operator by operator. A new version of LibTorch is tried against this file.
 
-#include "libaccel/pager/paged_storage.h"
+#include "libaccel/engine/pager/paged_storage.h"
 
 #include <csignal>
 #include <functional>
@@ -14,7 +14,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/pager/pager.h"
+#include "libaccel/engine/pager/pager.h"
 
 namespace accel::pager::paged_storage_test {
 namespace {

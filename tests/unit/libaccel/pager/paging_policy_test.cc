@@ -1,4 +1,4 @@
-#include "libaccel/pager/paging_policy.h"
+#include "libaccel/engine/pager/paging_policy.h"
 
 #include <algorithm>
 #include <map>

@@ -9,8 +9,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
-#include "libaccel/pager/module_parameters.h"
-#include "libaccel/pager/pager.h"
+#include "libaccel/engine/pager/module_parameters.h"
+#include "libaccel/engine/pager/pager.h"
 #include "tests/support/random_model.h"
 
 namespace accel::pager::random_models_test {

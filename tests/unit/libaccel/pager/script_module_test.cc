@@ -14,8 +14,8 @@
 
 #include <accel/error.h>
 
-#include "libaccel/pager/module_parameters.h"
-#include "libaccel/pager/pager.h"
+#include "libaccel/engine/pager/module_parameters.h"
+#include "libaccel/engine/pager/pager.h"
 
 namespace accel::pager::script_module_test {
 namespace {

@@ -1,6 +1,6 @@
 // Units and shards: every element has one place and one owner.
 
-#include "libaccel/pager/unit_layout.h"
+#include "libaccel/tensors/unit_layout.h"
 
 #include <random>
 #include <vector>

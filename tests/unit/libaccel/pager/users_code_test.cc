@@ -19,10 +19,10 @@
 
 #include <accel/error.h>
 
-#include "libaccel/pager/host_memory.h"
-#include "libaccel/pager/module_parameters.h"
-#include "libaccel/pager/paged_storage.h"
-#include "libaccel/pager/pager.h"
+#include "libaccel/engine/pager/host_memory.h"
+#include "libaccel/engine/pager/module_parameters.h"
+#include "libaccel/engine/pager/paged_storage.h"
+#include "libaccel/engine/pager/pager.h"
 
 namespace accel::pager::users_code_test {
 namespace {

@@ -1,6 +1,6 @@
 // Configuration files of DeepSpeed: what is taken, what has no effect, and what is refused by its key.
 
-#include "libaccel/sharding/deepspeed_file.h"
+#include "libaccel/engine/settings/deepspeed_file.h"
 
 #include <cstdint>
 #include <cstdlib>

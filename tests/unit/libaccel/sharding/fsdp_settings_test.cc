@@ -1,6 +1,6 @@
 // The peer's options and its environment, and what they come to.
 
-#include "libaccel/sharding/fsdp_settings.h"
+#include "libaccel/engine/settings/fsdp_settings.h"
 
 #include <map>
 #include <string>

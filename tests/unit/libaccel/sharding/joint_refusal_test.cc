@@ -17,8 +17,8 @@
 #include <accel/error.h>
 #include <accel/state.h>
 
-#include "libaccel/process/agreement.h"
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/agreement.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::joint_refusal_test {

@@ -25,7 +25,7 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/peak_memory.h"
 #include "tests/support/rank_group.h"

@@ -1,6 +1,6 @@
 // Which parameters have full precision when one exposure of masters lies inside another one.
 
-#include "libaccel/sharding/master_shards.h"
+#include "libaccel/engine/sharding/master_shards.h"
 
 #include <vector>
 
@@ -12,7 +12,7 @@
 
 #include <accel/state.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::sharding::master_shards_test {

@@ -17,7 +17,7 @@
 #include <accel/error.h>
 #include <accel/memory_use.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::memory_use_test {

@@ -34,7 +34,7 @@
 #include <accel/random.h>
 #include <accel/with_params.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 

@@ -21,8 +21,8 @@
 #include <accel/error.h>
 #include <accel/with_params.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
-#include "libaccel/pager/paged_storage.h"
+#include "libaccel/engine/pager/paged_storage.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::paging_options_test {

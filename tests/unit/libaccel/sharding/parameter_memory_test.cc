@@ -15,7 +15,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::parameter_memory_test {

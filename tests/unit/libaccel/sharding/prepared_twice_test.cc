@@ -14,8 +14,8 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
-#include "libaccel/sharding/parameter_claim.h"
+#include "libaccel/engine/homes/parameter_claim.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::prepared_twice_test {

@@ -1,4 +1,4 @@
-#include "libaccel/sharding/settings_agreement.h"
+#include "libaccel/engine/settings/settings_agreement.h"
 
 #include <functional>
 #include <optional>

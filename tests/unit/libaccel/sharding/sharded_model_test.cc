@@ -26,7 +26,7 @@
 #include <accel/accelerator.h>
 #include <accel/random.h>
 
-#include "libaccel/sharding/divided_gradients.h"
+#include "libaccel/engine/gradients/divided_gradients.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/sharded_net.h"
 

@@ -17,8 +17,8 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
-#include "libaccel/pager/paged_storage.h"
-#include "libaccel/sharding/fsdp_settings.h"
+#include "libaccel/engine/pager/paged_storage.h"
+#include "libaccel/engine/settings/fsdp_settings.h"
 #include "tests/support/precision_trainer.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"

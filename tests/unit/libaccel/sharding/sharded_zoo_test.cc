@@ -15,7 +15,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/model_zoo.h"
 #include "tests/support/rank_group.h"

@@ -26,7 +26,7 @@
 #include <accel/random.h>
 #include <accel/safetensors_file.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"

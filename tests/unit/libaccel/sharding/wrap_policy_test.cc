@@ -1,6 +1,6 @@
 // Which parameters the peer's wrap policies put together.
 
-#include "libaccel/sharding/wrap_policy.h"
+#include "libaccel/engine/sharding/wrap_policy.h"
 
 #include <map>
 #include <set>
@@ -14,7 +14,7 @@
 
 #include <accel/error.h>
 
-#include "libaccel/pager/unit_layout.h"
+#include "libaccel/tensors/unit_layout.h"
 #include "tests/support/tied_net.h"
 
 namespace accel::sharding::wrap_policy_test {

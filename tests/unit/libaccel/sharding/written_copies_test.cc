@@ -21,8 +21,8 @@
 #include <accel/random.h>
 #include <accel/state_view.h>
 
-#include "libaccel/collectives/shm/node_identity.h"
-#include "libaccel/sharding/lone_writes.h"
+#include "libaccel/engine/homes/lone_writes.h"
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"

@@ -1,6 +1,6 @@
 // The stages of ZeRO and DeepSpeed's environment, and what they come to.
 
-#include "libaccel/sharding/zero_settings.h"
+#include "libaccel/engine/settings/zero_settings.h"
 
 #include <cmath>
 #include <map>

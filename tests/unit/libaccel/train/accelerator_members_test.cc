@@ -19,7 +19,7 @@
 #include <accel/dataloader.h>
 #include <accel/error.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::accelerator_members_test {

@@ -12,7 +12,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
-#include "libaccel/checkpoint/optimizer_state.h"
+#include "libaccel/engine/checkpoint/states/optimizer_state.h"
 
 namespace accel::accelerator_memory_test {
 namespace {

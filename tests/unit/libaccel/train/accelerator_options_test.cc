@@ -21,7 +21,7 @@
 #include <accel/dataloader.h>
 #include <accel/error.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/working_folder.h"

@@ -20,7 +20,7 @@
 #include <accel/error.h>
 #include <accel/random.h>
 
-#include "libaccel/checkpoint/background_save.h"
+#include "libaccel/engine/checkpoint/series/background_save.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 

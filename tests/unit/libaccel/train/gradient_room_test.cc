@@ -1,6 +1,6 @@
 // That backward, and nothing else, puts what is as large as a gradient into memory of all ranks, and that its blocks come back.
 
-#include "libaccel/prepare/gradient_room.h"
+#include "libaccel/engine/gradients/gradient_room.h"
 
 #include <cstddef>
 #include <cstdlib>
@@ -18,7 +18,7 @@
 
 #include <accel/state.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::gradient_room_test {

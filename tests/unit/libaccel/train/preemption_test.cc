@@ -1,7 +1,7 @@
 // Making room: when the ranks of a job end, and what an Accelerator needs for it. With a real launcher:
 // tests/integration/preemption.
 
-#include "libaccel/prepare/preemption.h"
+#include "libaccel/api/accelerator/preemption.h"
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,7 @@
 #include <accel/operations.h>
 #include <accel/state.h>
 
-#include "libaccel/process/process_group.h"
+#include "libaccel/engine/process/process_group.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 

@@ -24,7 +24,7 @@
 #include <accel/error.h>
 #include <accel/safetensors_file.h>
 
-#include "libaccel/checkpoint/optimizer_state.h"
+#include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tied_net.h"

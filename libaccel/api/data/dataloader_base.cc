@@ -1,0 +1,170 @@
+// Where a loader stands in its passes.
+//
+// Random numbers are drawn as PyTorch's DataLoader does when a pass begins: first the state of rank
+// 0 is taken over, then one 63-bit number is drawn (PyTorch seeds its worker processes with it),
+// then the sampler draws its order. A pass that is resumed in its middle draws none but the order.
+
+#include <string>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <accel/detail/dataloader_base.h>
+#include <accel/error.h>
+#include <accel/operations.h>
+#include <accel/random.h>
+
+#include "libaccel/tensors/state_reader.h"
+
+namespace accel {
+namespace {
+
+constexpr std::string_view kSamplerPrefix = "sampler.";
+
+template <typename Map>
+void add_prefixed(const Map& from, Map& to) {
+  for (const auto& [name, value] : from) to.emplace(std::string(kSamplerPrefix) + name, value);
+}
+
+template <typename Map>
+void add_unprefixed(const Map& from, Map& to) {
+  for (const auto& [name, value] : from) {
+    if (name.starts_with(kSamplerPrefix)) to.emplace(name.substr(kSamplerPrefix.size()), value);
+  }
+}
+
+// What PyTorch draws as the seed of its worker processes.
+void draw_worker_seed(const at::Generator& generator) {
+  at::empty({}, at::kLong).random_(generator.defined() ? std::optional(generator) : std::nullopt);
+}
+
+}  // namespace
+
+DataLoaderBase::DataLoaderBase(LoaderPlan plan) : plan_(std::move(plan)) {}
+
+DataLoaderBase::~DataLoaderBase() {
+  if (is_in_pass_ && GradientState::initialized()) GradientState().remove_dataloader(this);
+}
+
+void DataLoaderBase::set_epoch(std::int64_t epoch) {
+  if (epoch != epoch_) {
+    batches_consumed_ = 0;
+    resumes_ = false;
+  }
+  epoch_ = epoch;
+}
+
+DataLoaderBase::PassStart DataLoaderBase::begin_pass(std::int64_t skip_batches) {
+  reach_boundary();
+  synchronize_generators();
+  const std::int64_t first = (resumes_ ? batches_consumed_ : 0) + skip_batches;
+  const bool goes_on = resumes_ && batches_consumed_ > 0;
+  if (!goes_on) draw_worker_seed(plan_.generator);
+
+  PassStart start{++pass_number_, epoch_, first, std::nullopt};
+  const bool reads = !plan_.dispatch_batches || plan_.process_index == 0;
+  if (plan_.batch_sampler) plan_.batch_sampler->set_epoch(epoch_);
+  if (plan_.batch_sampler && reads) start.batches = plan_.batch_sampler->begin_pass();
+
+  resumes_ = false;
+  batches_consumed_ = first;
+  end_of_dataloader_ = false;
+  const auto elements = plan_.num_elements();
+  const auto rows = plan_.total_batch_size();
+  remainder_ = elements && rows && !plan_.drop_last ? *elements % *rows : -1;
+  if (!is_in_pass_) GradientState().add_dataloader(this);
+  is_in_pass_ = true;
+  return start;
+}
+
+void DataLoaderBase::synchronize_generators() {
+  if (plan_.num_processes == 1 || !PartialState::initialized()) return;
+  std::vector<RNGType> types = plan_.rng_types;
+  if (!plan_.synchronized_generator.defined()) std::erase(types, RNGType::kGenerator);
+  synchronize_rng_states(types, plan_.synchronized_generator);
+  const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr;
+  if (const auto seedable = std::dynamic_pointer_cast<SeedableRandomSampler>(sampler)) {
+    seedable->set_initial_seed(broadcast_object(seedable->initial_seed()));
+  }
+}
+
+void DataLoaderBase::count_batch(std::int64_t pass, bool is_last, std::int64_t rows_of_last) {
+  if (pass != pass_number_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "another pass over this data loader was begun before this one ended",
+                "use two data loaders to read a dataset twice at the same time");
+  }
+  ++batches_consumed_;
+  if (!is_last) return;
+  end_of_dataloader_ = true;
+  if (rows_of_last >= 0) remainder_ = rows_of_last;
+  if (plan_.batch_sampler) plan_.batch_sampler->end_pass();
+}
+
+void DataLoaderBase::end_pass(std::int64_t pass, bool read_to_end) {
+  if (pass != pass_number_ || !is_in_pass_) return;
+  is_in_pass_ = false;
+  if (GradientState::initialized()) GradientState().remove_dataloader(this);
+  if (!read_to_end) return;
+  ++epoch_;
+  batches_consumed_ = 0;
+}
+
+StateDict DataLoaderBase::state_dict() const {
+  // While the last batch is yielded the epoch is over, but for the loop around it.
+  const bool is_over = is_in_pass_ && end_of_dataloader_;
+  const std::int64_t batches = is_over ? 0 : batches_consumed_;
+  StateDict state;
+  state.values["epoch"] = is_over ? epoch_ + 1 : epoch_;
+  state.values["batches"] = batches;
+  if (const auto rows = plan_.total_batch_size()) state.values["samples"] = batches * *rows;
+  if (const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr) {
+    const StateDict of_sampler = sampler->state_dict();
+    add_prefixed(of_sampler.values, state.values);
+    add_prefixed(of_sampler.tensors, state.tensors);
+  }
+  return state;
+}
+
+void DataLoaderBase::load_state_dict(const StateDict& state) {
+  const StateReader reader("a data loader", state);
+  const std::int64_t epoch = reader.integer("epoch");
+  std::int64_t batches = reader.integer("batches");
+  const auto rows = plan_.total_batch_size();
+  if (rows && reader.has("samples")) {
+    const std::int64_t samples = reader.integer("samples");
+    if (samples % *rows != 0) {
+      throw Error(ErrorCode::kCheckpointMismatch,
+                  "the checkpoint was saved after " + std::to_string(samples) +
+                      " samples of epoch " + std::to_string(epoch) +
+                      ", which is no multiple of the " + std::to_string(*rows) +
+                      " samples that all ranks read for one batch now",
+                  "use the number of processes and the batch size of the checkpoint, or load one "
+                  "that was saved at the end of an epoch");
+    }
+    batches = samples / *rows;
+  }
+  if (const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr) {
+    StateDict of_sampler;
+    add_unprefixed(state.values, of_sampler.values);
+    add_unprefixed(state.tensors, of_sampler.tensors);
+    sampler->load_state_dict(of_sampler);
+  }
+  epoch_ = epoch;
+  batches_consumed_ = batches;
+  resumes_ = true;
+}
+
+std::optional<bool> DataLoaderBase::even_batches() const {
+  const auto shard = std::dynamic_pointer_cast<BatchSamplerShard>(plan_.batch_sampler);
+  return shard ? std::optional<bool>(shard->options().even_batches) : std::nullopt;
+}
+
+void DataLoaderBase::set_even_batches(bool even_batches) {
+  if (const auto shard = std::dynamic_pointer_cast<BatchSamplerShard>(plan_.batch_sampler)) {
+    shard->set_even_batches(even_batches);
+  }
+}
+
+}  // namespace accel

@@ -1,0 +1,190 @@
+#include "libaccel/engine/checkpoint/files/shared_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include <accel/error.h>
+#include <accel/result.h>
+
+#include "libaccel/engine/checkpoint/files/tensor_file.h"
+#include "runtime/checkpoint/hashed_file.h"
+
+namespace accel::checkpoint {
+namespace {
+
+namespace st = accel::safetensors;
+namespace fs = std::filesystem;
+
+std::span<std::byte> writable_bytes(const at::Tensor& values) {
+  return {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()};
+}
+
+// The tensors that lie in a range of bytes: "a.weight", or "a.weight and 3 more".
+std::string tensors_in(const st::Header& header, std::uint64_t begin, std::uint64_t end) {
+  std::string first;
+  int others = 0;
+  for (const st::TensorInfo& info : header.tensors) {
+    if (header.data_offset + info.begin >= end || header.data_offset + info.end <= begin) continue;
+    if (first.empty()) {
+      first = info.name;
+    } else {
+      ++others;
+    }
+  }
+  if (first.empty()) return "the header";
+  return others == 0 ? first : first + " and " + std::to_string(others) + " more";
+}
+
+st::Header verified_header(const InputFile& file,
+                           const fs::path& path,
+                           const std::vector<FileRange>& ranges) {
+  // Parsed before its bytes are verified, which needs their number; a header that is damaged fails in one of the two.
+  Result<st::Header> header = st::read_header(file.fd());
+  if (!header) {
+    throw Error(ErrorCode::kCheckpointIncomplete,
+                path.string() + " is damaged: " + header.error().message());
+  }
+  std::vector<std::byte> bytes(header->data_offset);
+  read_verified(
+      file.fd(), path, ranges, {{.begin = 0, .to = bytes}}, [](std::uint64_t, std::uint64_t) {
+        return std::string("the header");
+      });
+  return *std::move(header);
+}
+
+}  // namespace
+
+SharedFile::SharedFile(std::string name, std::vector<SharedTensor> tensors, st::Metadata metadata)
+    : name_(std::move(name)) {
+  std::vector<st::TensorSpec> specs;
+  for (SharedTensor& tensor : tensors) {
+    std::sort(tensor.parts.begin(), tensor.parts.end(), [](const auto& a, const auto& b) {
+      return a.begin < b.begin;
+    });
+    if (tensor.is_divided) divided_.insert(tensor.spec.name);
+    parts_.insert_or_assign(tensor.spec.name, std::move(tensor.parts));
+    specs.push_back(std::move(tensor.spec));
+  }
+  layout_ = or_throw(st::plan_layout(std::move(specs), std::move(metadata)));
+}
+
+std::uint64_t SharedFile::bytes() const noexcept {
+  return layout_.header.data_offset + layout_.header.data_bytes;
+}
+
+std::uint64_t SharedFile::header_hash() const {
+  return xxh3(std::as_bytes(std::span(layout_.bytes)));
+}
+
+std::vector<FileRange> SharedFile::create(FileSystem& file_system,
+                                          const fs::path& folder,
+                                          int rank) const {
+  const fs::path path = folder / name_;
+  const UniqueFd fd = file_system.create_file(path);
+  file_system.reserve(fd.get(), bytes(), path);
+  RangeWriter writer(file_system, fd.get(), path, rank);
+  writer.append(0, std::as_bytes(std::span(layout_.bytes)));
+  return writer.finish();
+}
+
+std::vector<FileRange> SharedFile::write(FileSystem& file_system,
+                                         const fs::path& folder,
+                                         int rank,
+                                         UnsyncedFiles& unsynced) const {
+  const fs::path path = folder / name_;
+  UniqueFd fd = file_system.open_file(path);
+  RangeWriter writer(file_system, fd.get(), path, rank);
+  for (const st::TensorInfo& info : layout_.header.tensors) {
+    const std::uint64_t place = layout_.header.data_offset + info.begin;
+    for (const TensorPart& part : parts_.at(info.name)) {
+      const at::Tensor values = plain(part.values);
+      writer.append(place + static_cast<std::uint64_t>(part.begin) * values.element_size(),
+                    {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
+    }
+  }
+  std::vector<FileRange> ranges = writer.finish();
+  unsynced.add(std::move(fd), path);
+  return ranges;
+}
+
+std::vector<at::Tensor*> SharedFile::part_values() {
+  std::vector<at::Tensor*> values;
+  for (auto& [name, parts] : parts_) {
+    for (TensorPart& part : parts) values.push_back(&part.values);
+  }
+  return values;
+}
+
+namespace {
+
+// Gives `loaded` a placeholder for the tensor and its parts; returns them, still empty.
+std::vector<TensorPart> add_divided(LoadedParts& loaded,
+                                    const st::TensorInfo& info,
+                                    const std::vector<PartPlace>& places) {
+  const at::Tensor placeholder = allocate(info, at::kMeta);
+  std::vector<TensorPart> parts;
+  for (const PartPlace& place : places) {
+    parts.push_back(
+        {place.begin, at::empty({place.numel}, placeholder.options().device(at::kCPU))});
+  }
+  loaded.tensors.emplace(info.name, placeholder);
+  loaded.divided.add(placeholder, parts);
+  return parts;
+}
+
+}  // namespace
+
+HashedParts read_hashed_file(const fs::path& path, const PartsWanted& wanted) {
+  InputFile file(path);
+  Result<st::Header> header = st::read_header(file.fd());
+  if (!header)
+    throw std::move(header).error().while_doing("reading the header of " + path.string());
+  HashedParts read;
+  std::string front(header->data_offset, '\0');
+  file.read(std::as_writable_bytes(std::span(front)));
+  for (const st::TensorInfo& info : header->tensors) {
+    const at::Tensor tensor = allocate(info);
+    file.read(writable_bytes(tensor));
+    const auto places = wanted(info);
+    if (!places) {
+      read.loaded.tensors.emplace(info.name, tensor);
+      continue;
+    }
+    for (const TensorPart& part : add_divided(read.loaded, info, *places))
+      part.values.copy_(tensor.flatten().narrow(0, part.begin, part.values.numel()));
+  }
+  read.digest = file.digest();
+  return read;
+}
+
+LoadedParts read_ranged_file(const fs::path& path,
+                             const std::vector<FileRange>& ranges,
+                             const PartsWanted& wanted) {
+  const InputFile file(path);
+  const st::Header header = verified_header(file, path, ranges);
+  LoadedParts loaded;
+  std::vector<WantedBytes> bytes;
+  for (const st::TensorInfo& info : header.tensors) {
+    const std::uint64_t place = header.data_offset + info.begin;
+    const auto places = wanted(info);
+    if (!places) {
+      const at::Tensor tensor = allocate(info);
+      bytes.push_back({place, writable_bytes(tensor)});
+      loaded.tensors.emplace(info.name, tensor);
+      continue;
+    }
+    for (const TensorPart& part : add_divided(loaded, info, *places)) {
+      const auto offset = static_cast<std::uint64_t>(part.begin) * part.values.element_size();
+      bytes.push_back({place + offset, writable_bytes(part.values)});
+    }
+  }
+  read_verified(
+      file.fd(), path, ranges, std::move(bytes), [&](std::uint64_t begin, std::uint64_t end) {
+        return tensors_in(header, begin, end);
+      });
+  return loaded;
+}
+
+}  // namespace accel::checkpoint

@@ -1,0 +1,276 @@
+// Reading a checkpoint.
+//
+// A load that fails half way would leave a model that is neither the old nor the new one. So it has
+// two halves: staging reads every file this rank needs into memory, compares size and hash with the
+// manifest and names, shapes and types with the objects; then the ranks agree; only then is
+// anything changed. Objects of the user's own (schedulers, loaders, registered ones) may still
+// refuse their state in load_state_dict(); they come before the tensors, and the ranks agree on
+// that too.
+
+#include "libaccel/engine/checkpoint/series/checkpoint_reader.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include <accel/error.h>
+
+#include "libaccel/engine/checkpoint/files/shared_file.h"
+#include "libaccel/engine/checkpoint/files/state_files.h"
+#include "libaccel/engine/checkpoint/files/target_folder.h"
+#include "libaccel/engine/checkpoint/series/background_save.h"
+#include "libaccel/engine/checkpoint/states/module_state.h"
+#include "libaccel/engine/checkpoint/states/optimizer_state.h"
+#include "runtime/checkpoint/folder_exchange.h"
+#include "runtime/checkpoint/layout.h"
+#include "runtime/checkpoint/manifest.h"
+
+namespace accel::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A number of objects that differs, as "2 models were saved, 1 is there now".
+void compare_counts(const fs::path& folder,
+                    const ObjectCounts& saved,
+                    const CheckpointObjects& objects) {
+  std::string differences;
+  const auto compare = [&](const char* what, std::int64_t then, size_t now) {
+    if (then == static_cast<std::int64_t>(now)) return;
+    if (!differences.empty()) differences += ", ";
+    differences += std::to_string(then) + " " + what + " (now " + std::to_string(now) + ")";
+  };
+  compare("models", saved.models, objects.models.size());
+  compare("optimizers", saved.optimizers, objects.optimizers.size());
+  compare("schedulers", saved.schedulers, objects.schedulers.size());
+  compare("loaders", saved.loaders, objects.loaders.size());
+  compare("registered objects", saved.custom, objects.custom.size());
+  if (!differences.empty()) {
+    throw Error(ErrorCode::kCheckpointMismatch,
+                folder.string() + " was saved with other objects: " + differences);
+  }
+}
+
+}  // namespace
+
+// Fills a StagedCheckpoint, file by file.
+class Stager {
+ public:
+  Stager(StagedCheckpoint& staged,
+         CheckpointSource& source,
+         const CheckpointObjects& objects,
+         int rank)
+      : staged_(staged),
+        source_(source),
+        folder_(source.name()),
+        manifest_(source.manifest()),
+        objects_(objects),
+        rank_(rank) {}
+
+  void run() {
+    staged_.info_.version = manifest_.version;
+    staged_.info_.world_size = manifest_.world_size;
+    staged_.info_.step = manifest_.step;
+    staged_.info_.generation = manifest_.generation;
+    staged_.info_.iteration = manifest_.iteration;
+    compare_counts(folder_, manifest_.objects, objects_);
+
+    for (size_t i = 0; i < objects_.schedulers.size(); ++i) {
+      stage_state(numbered("scheduler", i), *objects_.schedulers[i], staged_.states_);
+    }
+    for (size_t i = 0; i < objects_.loaders.size(); ++i) {
+      stage_state(numbered("loader", i), *objects_.loaders[i], staged_.states_);
+    }
+    stage_scaler();
+    for (size_t i = 0; i < objects_.custom.size(); ++i) {
+      stage_state(custom_stem(i), *objects_.custom[i], staged_.states_);
+    }
+    stage_models();
+    stage_optimizers();
+    stage_random();
+  }
+
+ private:
+  void stage_models() {
+    for (size_t i = 0; i < objects_.models.size(); ++i) {
+      const std::string name = numbered("model", i) + std::string(kTensorSuffix);
+      std::map<std::string, at::Tensor> by_name;
+      for (const NamedTensor& item : state_of(*objects_.models[i]))
+        by_name.emplace(item.name, item.tensor);
+      auto loaded = std::make_shared<LoadedParts>(
+          source_.parts(name, [&](const safetensors::TensorInfo& info) {
+            const auto found = by_name.find(info.name);
+            return found == by_name.end() ? std::nullopt : places_of(found->second, info);
+          }));
+      FittedState fitted = fit_state(
+          *objects_.models[i], loaded->tensors, folder_ / name, {.divided = objects_.divided});
+      staged_.tensors_.emplace_back(
+          [fitted = std::move(fitted), loaded, present = objects_.divided] {
+            fitted.apply(loaded->divided, present);
+          });
+    }
+  }
+
+  void stage_optimizers() {
+    const ParameterNames names(objects_.models);
+    for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
+      const std::string stem = numbered("optimizer", i);
+      LoadedParts loaded = source_.parts(
+          stem + std::string(kTensorSuffix), [&](const safetensors::TensorInfo& info) {
+            const at::Tensor* parameter = names.parameter_of(info.name);
+            return parameter == nullptr ? std::nullopt : places_of(*parameter, info);
+          });
+      for (const auto& [name, tensor] : loaded.tensors) {
+        if (const auto* read = loaded.divided.find(tensor)) objects_.divided->add(tensor, *read);
+      }
+      SavedOptimizer saved{std::move(loaded.tensors),
+                           source_.text(stem + std::string(kValueSuffix))};
+      staged_.tensors_.push_back(
+          prepare_optimizer_load(*objects_.optimizers[i], names, std::move(saved), stem));
+    }
+  }
+
+  // What this rank wants of a tensor of the file that belongs to `parameter`: its parts, when it is divided. One of another
+  // shape is read whole and refused later, with both shapes.
+  [[nodiscard]] std::optional<std::vector<PartPlace>> places_of(
+      const at::Tensor& parameter, const safetensors::TensorInfo& info) const {
+    const auto* parts = objects_.divided == nullptr ? nullptr : objects_.divided->find(parameter);
+    const bool has_shape =
+        std::equal(parameter.sizes().begin(),
+                   parameter.sizes().end(),
+                   info.shape.begin(),
+                   info.shape.end(),
+                   [](std::int64_t a, std::uint64_t b) { return std::cmp_equal(a, b); });
+    if (parts == nullptr || !has_shape) return std::nullopt;
+    std::vector<PartPlace> places;
+    for (const TensorPart& part : *parts) places.push_back({part.begin, part.values.numel()});
+    return places;
+  }
+
+  void stage_scaler() {
+    const bool is_saved = manifest_.objects.has_scaler;
+    if (objects_.scaler != nullptr && is_saved) {
+      stage_state("scaler", *objects_.scaler, staged_.states_);
+    } else if (objects_.scaler != nullptr) {
+      notice("has no state for the gradient scaler, which starts anew");
+    } else if (is_saved) {
+      notice("has the state of a gradient scaler, which is not used now");
+    }
+  }
+
+  void stage_random() {
+    if (objects_.random == nullptr) return;
+    const std::string stem = random_stem(rank_);
+    if (source_.has(stem + std::string(kValueSuffix))) {
+      stage_state(stem, *objects_.random, staged_.tensors_);
+    } else {
+      notice("has no random state for rank " + std::to_string(rank_) + ": it was saved by " +
+             std::to_string(manifest_.world_size) +
+             " ranks; this rank's generators go on as they are");
+    }
+  }
+
+  void stage_state(const std::string& stem,
+                   Stateful& object,
+                   std::vector<std::function<void()>>& actions) {
+    DecodedState decoded = decode_state(source_.text(stem + std::string(kValueSuffix)));
+    auto state = std::make_shared<StateDict>(std::move(decoded.state));
+    if (decoded.has_tensors) state->tensors = tensors(stem + std::string(kTensorSuffix));
+    actions.emplace_back([&object, state, what = (folder_ / stem).string()] {
+      try {
+        object.load_state_dict(*state);
+      } catch (Error& error) {
+        error.while_doing("loading " + what);
+        throw;
+      }
+    });
+  }
+
+  safetensors::TensorMap tensors(const std::string& name) {
+    return source_.parts(name, [](const safetensors::TensorInfo&) { return std::nullopt; }).tensors;
+  }
+
+  void notice(const std::string& text) {
+    staged_.notices_.push_back(folder_.string() + " " + text);
+  }
+
+  StagedCheckpoint& staged_;
+  CheckpointSource& source_;
+  const fs::path& folder_;  // what messages call it
+  const Manifest& manifest_;
+  const CheckpointObjects& objects_;
+  int rank_;
+};
+
+StagedCheckpoint::StagedCheckpoint(CheckpointSource& source,
+                                   const CheckpointObjects& objects,
+                                   int rank) {
+  Stager(*this, source, objects, rank).run();
+}
+
+void StagedCheckpoint::apply_states() {
+  for (const auto& action : states_) action();
+}
+
+void StagedCheckpoint::apply_tensors() {
+  for (const auto& action : tensors_) action();
+}
+
+LoadReport read_checkpoint(RankExchange& ranks,
+                           const fs::path& name,
+                           const CheckpointObjects& objects) {
+  background_saves().wait();
+  const fs::path folder = absolute_name(name);
+  try {
+    std::unique_ptr<StagedCheckpoint> staged;
+    const auto agree_on = [&ranks](auto work) {
+      std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+        work();
+        return {};
+      }));
+    };
+    agree_on([&] {
+      if (ranks.local_rank() == 0)
+        finish_exchange_if_possible(real_file_system(), place_of(folder));
+    });
+    agree_on([&] {
+      FolderSource source(folder);
+      staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
+    });
+    agree_on([&] {
+      for (const CheckpointHook& hook : objects.before_load) hook(folder);
+    });
+    agree_on([&] { staged->apply_states(); });
+    staged->apply_tensors();
+    LoadReport report = {.checkpoint = staged->info(), .notices = staged->notices()};
+    report.checkpoint.folder = folder;
+    return report;
+  } catch (Error& error) {
+    error.while_doing("loading the checkpoint " + folder.string());
+    throw;
+  }
+}
+
+}  // namespace accel::checkpoint
+
+namespace accel {
+
+LoadReport load_checkpoint(const std::filesystem::path& folder, const CheckpointObjects& objects) {
+  return checkpoint::read_checkpoint(*checkpoint::current_ranks(), folder, objects);
+}
+
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& folder) {
+  const checkpoint::Manifest manifest = or_throw(checkpoint::read_manifest(folder));
+  return {.folder = folder,
+          .version = manifest.version,
+          .world_size = manifest.world_size,
+          .step = manifest.step,
+          .generation = manifest.generation,
+          .iteration = manifest.iteration};
+}
+
+}  // namespace accel

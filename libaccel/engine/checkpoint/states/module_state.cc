@@ -1,0 +1,164 @@
+// Modules as named tensors, and the comparison with a file.
+
+#include "libaccel/engine/checkpoint/states/module_state.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include <torch/nn/module.h>
+
+#include <accel/error.h>
+
+#include "libaccel/engine/construction/tensor_memory.h"
+
+namespace accel::checkpoint {
+namespace {
+
+// Two tensors with the same key are one piece of memory seen the same way.
+using MemoryKey =
+    std::tuple<const void*, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+
+MemoryKey memory_key(const at::Tensor& tensor) {
+  // Tensors of the meta device have no address: they are tied when they are one object.
+  const void* place = tensor.is_meta() ? static_cast<const void*>(tensor.unsafeGetTensorImpl())
+                                       : tensor.const_data_ptr();
+  return {place, tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()};
+}
+
+// Tensors without elements are never tied: they all lie at the same address.
+bool may_be_tied(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.numel() > 0;
+}
+
+void append_state(const torch::nn::Module& module,
+                  const std::string& prefix,
+                  std::vector<NamedTensor>& state) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    if (item.value().defined()) state.push_back({prefix + item.key(), item.value()});
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    if (item.value().defined()) state.push_back({prefix + item.key(), item.value()});
+  }
+  for (const auto& child : module.named_children()) {
+    append_state(*child.value(), prefix + child.key() + ".", state);
+  }
+}
+
+std::string type_and_shape(at::ScalarType dtype, at::IntArrayRef sizes) {
+  std::ostringstream out;
+  out << c10::toString(dtype) << sizes;
+  return out.str();
+}
+
+// Collects what does not fit, by kind, and turns it into one message.
+class Faults {
+ public:
+  void add(const std::string& kind, const std::string& text) { by_kind_[kind].push_back(text); }
+  [[nodiscard]] bool empty() const { return by_kind_.empty(); }
+
+  [[nodiscard]] std::string text() const {
+    constexpr size_t kShown = 8;
+    std::string out;
+    for (const auto& [kind, items] : by_kind_) {
+      out += (out.empty() ? "" : "; ") + std::to_string(items.size()) + " " + kind + ": ";
+      for (size_t i = 0; i < std::min(items.size(), kShown); ++i)
+        out += (i > 0 ? ", " : "") + items[i];
+      if (items.size() > kShown) out += " and " + std::to_string(items.size() - kShown) + " more";
+    }
+    return out;
+  }
+
+ private:
+  std::map<std::string, std::vector<std::string>> by_kind_;
+};
+
+}  // namespace
+
+std::vector<NamedTensor> state_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> state;
+  append_state(module, "", state);
+  return state;
+}
+
+UniqueState unique_state(const std::vector<NamedTensor>& state) {
+  UniqueState unique;
+  std::map<MemoryKey, std::string> kept;
+  for (const NamedTensor& item : state) {
+    if (may_be_tied(item.tensor)) {
+      const auto [first, is_new] = kept.try_emplace(memory_key(item.tensor), item.name);
+      if (!is_new) {
+        unique.aliases[item.name] = first->second;
+        continue;
+      }
+    }
+    unique.tensors.push_back(item);
+  }
+  return unique;
+}
+
+void FittedState::apply(const DividedTensors& loaded, const DividedTensors* present) const {
+  const at::NoGradGuard no_grad;
+  for (const Copy& copy : copies_) {
+    const std::vector<TensorPart>* from = loaded.find(copy.from);
+    if (from == nullptr) {
+      if (copy.to.is_meta() && !copy.from.is_meta())
+        construction::give_memory(copy.to, construction::memory_like(copy.to));
+      copy.to.detach().copy_(copy.from);
+      continue;
+    }
+    const std::vector<TensorPart>& to = *present->find(copy.to);
+    for (std::size_t i = 0; i < to.size(); ++i) to[i].values.detach().copy_(from->at(i).values);
+  }
+}
+
+FittedState fit_state(const torch::nn::Module& module,
+                      const safetensors::TensorMap& tensors,
+                      const std::filesystem::path& source,
+                      const FitOptions& options) {
+  const std::vector<NamedTensor> state = state_of(module);
+  std::set<MemoryKey> present;
+  for (const NamedTensor& item : state) {
+    if (tensors.contains(item.name) && may_be_tied(item.tensor))
+      present.insert(memory_key(item.tensor));
+  }
+
+  FittedState fitted;
+  Faults faults;
+  std::set<std::string> expected;
+  for (const auto& [name, tensor] : state) {
+    expected.insert(name);
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      const bool is_tied = may_be_tied(tensor) && present.contains(memory_key(tensor));
+      if (!is_tied && options.strict) faults.add("missing in the file", name);
+      continue;
+    }
+    const at::Tensor& value = found->second;
+    const at::ScalarType dtype =
+        options.divided == nullptr ? tensor.scalar_type() : options.divided->dtype_of(tensor);
+    const std::string difference =
+        name + " (" + type_and_shape(value.scalar_type(), value.sizes()) + " in the file, " +
+        type_and_shape(dtype, tensor.sizes()) + " in the model)";
+    if (value.sizes() != tensor.sizes()) {
+      faults.add("of another shape", difference);
+    } else if (value.scalar_type() != dtype && options.dtypes == DtypeRule::kSame) {
+      faults.add("of another dtype", difference);
+    } else {
+      fitted.copies_.push_back({tensor, value});
+    }
+  }
+  for (const auto& [name, value] : tensors) {
+    if (options.strict && !expected.contains(name)) faults.add("unknown to the model", name);
+  }
+  if (!faults.empty()) {
+    throw Error(ErrorCode::kSafetensorsMismatch,
+                source.string() + " does not fit the model: " + faults.text());
+  }
+  return fitted;
+}
+
+}  // namespace accel::checkpoint

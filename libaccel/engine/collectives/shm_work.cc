@@ -1,0 +1,90 @@
+#include "libaccel/engine/collectives/shm_work.h"
+
+#include <utility>
+
+#include <ATen/core/ivalue.h>
+
+#include "libaccel/tensors/tensor_memory.h"
+
+namespace accel {
+namespace {
+
+class CompletedWork final : public c10d::Work {
+ public:
+  CompletedWork(int rank, c10d::OpType type, std::vector<at::Tensor> results)
+      : Work(rank, type),
+        results_(std::move(results)),
+        future_(c10::make_intrusive<at::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()))) {
+    future_->markCompleted(at::IValue(results_));
+    finish();
+  }
+  bool wait(std::chrono::milliseconds) override { return true; }
+  std::vector<at::Tensor> result() override { return results_; }
+  c10::intrusive_ptr<at::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  std::vector<at::Tensor> results_;
+  c10::intrusive_ptr<at::ivalue::Future> future_;
+};
+
+class LetterWork final : public c10d::Work {
+ public:
+  LetterWork(std::shared_ptr<shm::ByteGroup> group,
+             c10d::OpType type,
+             const at::Tensor& tensor,
+             int peer,
+             int tag)
+      : Work(group->rank(), type),
+        group_(std::move(group)),
+        tensor_(tensor),
+        letter_(std::make_shared<shm::Letter>()) {
+    check_place(tensor);
+    memory_ = plain_memory_of(tensor);
+    letter_->is_sent = type == c10d::OpType::SEND;
+    letter_->peer = peer;
+    letter_->tag = tag;
+    letter_->data = bytes_of(memory_);
+    letter_->bytes = memory_.nbytes();
+    letter_->keep = std::make_shared<at::Tensor>(memory_);
+    or_throw(group_->post(letter_));
+  }
+
+  // The group's timeout holds, whatever is given here.
+  bool wait(std::chrono::milliseconds) override {
+    if (is_settled_) return true;
+    or_throw(group_->wait(letter_));
+    if (!letter_->is_sent) copy_back(memory_, tensor_);
+    is_settled_ = true;
+    finish();
+    return true;
+  }
+  bool isCompleted() override { return or_throw(group_->is_done(letter_)); }
+  int sourceRank() const override { return letter_->peer; }
+  std::vector<at::Tensor> result() override { return {tensor_}; }
+
+ private:
+  std::shared_ptr<shm::ByteGroup> group_;
+  at::Tensor tensor_;
+  at::Tensor memory_;
+  shm::LetterPtr letter_;
+  bool is_settled_ = false;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> completed_work(int rank,
+                                              c10d::OpType type,
+                                              std::vector<at::Tensor> results) {
+  return c10::make_intrusive<CompletedWork>(rank, type, std::move(results));
+}
+
+c10::intrusive_ptr<c10d::Work> letter_work(std::shared_ptr<shm::ByteGroup> group,
+                                           c10d::OpType type,
+                                           const at::Tensor& tensor,
+                                           int peer,
+                                           int tag) {
+  return c10::make_intrusive<LetterWork>(std::move(group), type, tensor, peer, tag);
+}
+
+}  // namespace accel

@@ -1,0 +1,21 @@
+#include "libaccel/engine/gradients/gradient_hooks.h"
+
+namespace accel {
+
+Error second_gradient(const NamedParameter& parameter) {
+  return Error(ErrorCode::kInvalidArgument,
+               "the parameter " + parameter.name + " got a second gradient for one forward pass",
+               "add the losses and run one backward pass; with checkpointed activations set "
+               "AcceleratorOptions.ddp.static_graph = true");
+}
+
+GradientHooks::GradientHooks(const std::vector<NamedParameter>& parameters,
+                             const OnGradient& on_gradient) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    hooks_.push_back(interception::behind_adding(
+        parameters[i].tensor,
+        [on_gradient, i](const at::Tensor& arrived) { on_gradient(i, arrived); }));
+  }
+}
+
+}  // namespace accel

@@ -1,0 +1,255 @@
+// How a fault finds its parameter: ranges are entries of a list that only grows (entries are used again, never freed),
+// so the handler walks it without a lock, on whatever thread and in whatever state the fault came. It uses write(2) and
+// nothing that allocates. The label list of an entry is in place before its addresses are, and stays until the next use.
+//
+// The handler was installed over another one, or over the default. After its lines it hands the signal on: a handler of
+// before is called, anything else is put back and the faulting instruction runs into it again. So a debugger, a
+// sanitizer or the kernel's core dump sees the fault as if nothing had been between. A handler that is installed after
+// ours and does not chain hides our lines; nothing else changes.
+
+#include "libaccel/engine/pager/guard_memory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <accel/error.h>
+
+#include "libaccel/interception/parameter_operators.h"
+#include "libaccel/tensors/alignment.h"
+#include "runtime/page_size.h"
+
+namespace accel::pager {
+
+struct GuardRange::Entry {
+  std::atomic<std::uintptr_t> begin{0};  // 0: not in use
+  std::size_t bytes = 0;
+  std::atomic<bool> is_readable{false};  // mapped, to be read alone
+  std::vector<GuardLabel> labels;
+  Entry* next = nullptr;  // in the list of all
+};
+
+namespace {
+
+struct sigaction g_previous = {};
+
+// Large ranges lie on huge pages, when the kernel has any: filling 64 MiB takes it 32 faults instead of 16,384.
+constexpr std::size_t kHugeFrom = 2 * kHugePage;
+
+void* reserve(std::size_t bytes) {
+  const std::size_t slack = bytes < kHugeFrom ? 0 : kHugePage;
+  void* memory =
+      ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED || slack == 0) return memory;
+  auto* const begin = static_cast<std::byte*>(memory);
+  const std::size_t before =
+      (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+  if (before > 0) ::munmap(begin, before);
+  if (before < slack) ::munmap(begin + before + bytes, slack - before);
+  return begin + before;
+}
+
+// Text for write(2), cut at its end.
+class Line {
+ public:
+  void add(std::string_view text) noexcept {
+    const std::size_t fits = std::min(text.size(), sizeof text_ - used_);
+    std::memcpy(text_ + used_, text.data(), fits);
+    used_ += fits;
+  }
+  void add_number(std::size_t value) noexcept {
+    char digits[24];
+    std::size_t at = sizeof digits;
+    do digits[--at] = static_cast<char>('0' + value % 10);
+    while ((value /= 10) != 0);
+    add({digits + at, sizeof digits - at});
+  }
+  void print() const noexcept {
+    std::size_t done = 0;
+    while (done < used_) {
+      const ssize_t wrote = ::write(STDERR_FILENO, text_ + done, used_ - done);
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote <= 0) return;
+      done += static_cast<std::size_t>(wrote);
+    }
+  }
+
+ private:
+  char text_[1024];
+  std::size_t used_ = 0;
+};
+
+void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcept {
+  Line line;
+  line.add(is_readable ? "accel: error [pager.read_only]: " : "accel: error [pager.evicted]: ");
+  if (label != nullptr) {
+    line.add("parameter '");
+    line.add(label->name);
+    line.add(is_readable ? "' was written to at byte " : "' was touched at byte ");
+    line.add_number(offset - label->offset);
+    line.add(" of ");
+    line.add_number(label->bytes);
+    line.add(is_readable ? ", which the ranks of this node share\n" : " while it was evicted\n");
+  } else {
+    line.add("memory behind a paged parameter was touched\n");
+  }
+  if (const char* const operation = interception::last_operator()) {
+    line.add("  while     the last operator on this thread was ");
+    line.add(operation);
+    line.add("\n");
+  }
+  line.add(is_readable ? "  try       change it before prepare(), by the prepared optimizer's "
+                         "step, or by load_state()\n"
+                       : "  try       use the parameter through an operator, or hold it with "
+                         "accel::with_params(model, {its name}) around code that takes"
+                         " its data_ptr()\n");
+  line.add("  more      docs/sharding.md\n");
+  line.print();
+}
+
+void hand_on(int signal, siginfo_t* info, void* context) noexcept {
+  if ((g_previous.sa_flags & SA_SIGINFO) != 0) {
+    g_previous.sa_sigaction(signal, info, context);
+    return;
+  }
+  if (g_previous.sa_handler != SIG_DFL && g_previous.sa_handler != SIG_IGN) {
+    g_previous.sa_handler(signal);
+    return;
+  }
+  // The instruction runs again after this, into what was there before; a signal that somebody sent does not.
+  ::sigaction(signal, &g_previous, nullptr);
+  if (info->si_code <= 0) ::raise(signal);
+}
+
+std::mutex g_mutex;  // of what follows; the handler takes it never
+std::vector<void*> g_free_entries;
+std::atomic<void*> g_entries{nullptr};
+
+}  // namespace
+
+// Sees Entry, which is private to GuardRange.
+struct GuardFault {
+  static void handle(int signal, siginfo_t* info, void* context) noexcept {
+    const int kept_errno = errno;
+    const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+    for (auto* entry = static_cast<GuardRange::Entry*>(g_entries.load(std::memory_order_acquire));
+         info->si_code > 0 && entry != nullptr;
+         entry = entry->next) {
+      const std::uintptr_t begin = entry->begin.load(std::memory_order_acquire);
+      if (begin == 0 || address < begin || address >= begin + entry->bytes) continue;
+      const GuardLabel* found = nullptr;
+      for (const GuardLabel& label : entry->labels)
+        if (address - begin >= label.offset && address - begin < label.offset + label.bytes)
+          found = &label;
+      tell(found, address - begin, entry->is_readable.load(std::memory_order_relaxed));
+      break;
+    }
+    errno = kept_errno;
+    hand_on(signal, info, context);
+  }
+
+  static void install() {
+    static const bool is_installed = [] {
+      struct sigaction action = {};
+      action.sa_sigaction = &handle;
+      action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+      ::sigemptyset(&action.sa_mask);
+      ::sigaction(SIGSEGV, &action, &g_previous);
+      return true;
+    }();
+    (void)is_installed;
+  }
+
+  static GuardRange::Entry* publish(std::uintptr_t begin,
+                                    std::size_t bytes,
+                                    std::vector<GuardLabel> labels) {
+    const std::lock_guard lock(g_mutex);
+    GuardRange::Entry* entry = nullptr;
+    const bool is_new = g_free_entries.empty();
+    if (is_new) {
+      entry = new GuardRange::Entry;  // NOLINT: the handler may look at it until the process ends
+    } else {
+      entry = static_cast<GuardRange::Entry*>(g_free_entries.back());
+      g_free_entries.pop_back();
+    }
+    entry->bytes = bytes;
+    entry->labels = std::move(labels);
+    entry->begin.store(begin, std::memory_order_release);
+    if (is_new) {
+      entry->next = static_cast<GuardRange::Entry*>(g_entries.load());
+      g_entries.store(entry, std::memory_order_release);
+    }
+    return entry;
+  }
+
+  static void withdraw(GuardRange::Entry* entry) {
+    const std::lock_guard lock(g_mutex);
+    entry->begin.store(0, std::memory_order_release);
+    g_free_entries.push_back(entry);
+  }
+};
+
+GuardRange::GuardRange(std::size_t bytes, std::vector<GuardLabel> labels)
+    : bytes_(bytes), reserved_(std::max(whole_pages(bytes), page_bytes())) {
+  GuardFault::install();
+  void* memory = reserve(reserved_);
+  if (memory == MAP_FAILED)
+    throw Error(ErrorCode::kOutOfMemory,
+                "cannot reserve addresses for " + std::to_string(reserved_) +
+                    " bytes of parameters: " + errno_text(errno),
+                "raise the limit on address space (`ulimit -v`)");
+  begin_ = static_cast<std::byte*>(memory);
+  entry_ =
+      GuardFault::publish(reinterpret_cast<std::uintptr_t>(begin_), reserved_, std::move(labels));
+}
+
+GuardRange::~GuardRange() {
+  GuardFault::withdraw(entry_);
+  ::munmap(begin_, reserved_);
+}
+
+std::span<std::byte> GuardRange::commit() {
+  if (::mprotect(begin_, reserved_, PROT_READ | PROT_WRITE) != 0)
+    throw Error(ErrorCode::kOutOfMemory,
+                "cannot take " + std::to_string(reserved_) +
+                    " bytes of memory for parameters: " + errno_text(errno),
+                "lower max_live_bytes, or give the process more memory");
+  // Advice alone: without it the range is as good. To be given again, since decommit() maps anew.
+  if (reserved_ >= kHugeFrom) (void)::madvise(begin_, reserved_, MADV_HUGEPAGE);
+  return {begin_, bytes_};
+}
+
+void GuardRange::map(
+    int file, off_t file_offset, std::size_t offset, std::size_t bytes, Access access) {
+  if (offset % page_bytes() != 0 || bytes % page_bytes() != 0 || offset + bytes > reserved_)
+    throw Error(ErrorCode::kInvalidArgument,
+                "cannot map " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
+                    " of a unit of " + std::to_string(reserved_) + " bytes: pages have " +
+                    std::to_string(page_bytes()) + " bytes");
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* mapped = ::mmap(
+      begin_ + offset, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, file_offset);
+  if (mapped == MAP_FAILED)
+    throw Error(ErrorCode::kOutOfMemory,
+                "cannot map " + std::to_string(bytes) +
+                    " bytes of a shard of parameters: " + errno_text(errno));
+  entry_->is_readable.store(access == Access::kRead, std::memory_order_relaxed);
+}
+
+void GuardRange::decommit() {
+  entry_->is_readable.store(false, std::memory_order_relaxed);
+  // One call for what was committed and what was mapped: other pages, without access, take the place of all.
+  (void)::mmap(
+      begin_, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+}  // namespace accel::pager

@@ -1,0 +1,186 @@
+// ProcessGroup: the connection between the ranks, and the four collectives that the operations
+// stand on.
+//
+// Wraps a c10d::ProcessGroup, so that c10d::Reducer takes the same connection. Behind it are shared
+// memory, when all ranks are on one node (engine/collectives/shm_backend.h), shared memory in each node and
+// Gloo between nodes (engine/collectives/two_level_group.h), or Gloo alone.
+// This header includes no c10d: what needs the c10d type calls c10d_group() and includes
+// <torch/csrc/distributed/c10d/ProcessGroup.hpp> itself.
+//
+// Threads:  one caller at a time; the same calls in the same order on every rank, those of a group and of its parts together.
+// Errors    all collectives throw kPeerLost when another rank ended, kProcessGroup otherwise,
+// naming
+//           `operation` and the rank.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <accel/env_contract.h>
+#include <accel/error.h>
+#include <accel/state.h>
+
+#include "libaccel/engine/collectives/node_layout.h"
+#include "libaccel/engine/shm/group/stop_word.h"
+
+namespace c10d {
+class Backend;
+class ProcessGroup;
+class Store;
+class Work;
+}  // namespace c10d
+
+namespace accel {
+
+class NodeLink;
+struct ShmMeetingOptions;
+
+namespace shm {
+class ByteGroup;
+class ShmGroup;
+struct Piece;
+}  // namespace shm
+
+// A collective that has begun. Other ones of the group may begin before it ends; its tensors are left alone until then. Through
+// shared memory it has ended when it comes back, with Gloo it goes on beside the caller.
+class [[nodiscard]] Work {
+ public:
+  Work(Work&&) noexcept;
+  ~Work();
+  // Blocks until the result is there. Throws kPeerLost, kProcessGroup. Requires: it is called once.
+  void wait();
+
+ private:
+  friend class ProcessGroup;
+  Work();
+
+  c10::intrusive_ptr<c10d::Work> work_;  // nullptr: nothing is to be done
+  std::string operation_;
+  int rank_ = 0;
+  int size_ = 1;
+  std::function<void()> at_end_;
+};
+
+class ProcessGroup {
+ public:
+  // Meets the other ranks at identity.master_addr:master_port. Rank 0 hosts the store unless
+  // identity.use_agent_store; a group of one needs no store.
+  static std::unique_ptr<ProcessGroup> join(const WorkerIdentity& identity,
+                                            const InitProcessGroupKwargs& options);
+  ~ProcessGroup();
+  // A group of some ranks of this one, in this order; this rank is one of them. One alone meets nobody. Throws what join()
+  // throws, and kUnsupported where the ranks of a node cannot share memory. Requires: no part has parts; every rank of this group
+  // calls it as often, with itself among the ranks, and those of one part with the same ranks.
+  [[nodiscard]] std::shared_ptr<ProcessGroup> part(const std::vector<int>& ranks);
+
+  [[nodiscard]] int rank() const noexcept { return identity_.global_rank; }
+  [[nodiscard]] int size() const noexcept { return identity_.world_size; }
+  // Of the tensors that it moves.
+  [[nodiscard]] c10::Device device() const noexcept { return c10::kCPU; }
+  // "shm", "two_level" or "gloo".
+  [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
+  // Why the ranks of a node do not share memory, although nobody chose another backend; else empty.
+  [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
+
+  // [W, ...] the tensors of all W ranks. `input` is contiguous and of the same shape on every rank.
+  at::Tensor all_gather(const at::Tensor& input, std::string_view operation);
+  void all_reduce_(at::Tensor& values, Reduction reduction, std::string_view operation) {
+    begin_all_reduce(values, reduction, operation).wait();
+  }
+  void broadcast_(at::Tensor& values, int from_process, std::string_view operation);
+  // output: [W * n] <- the [n] inputs of all W ranks in order. Both contiguous, of one dtype.
+  void all_gather_into(at::Tensor& output, const at::Tensor& input, std::string_view operation) {
+    begin_all_gather_into(output, input, operation).wait();
+  }
+  // output: [n] <- the rank's own part of the sum of the [W * n] inputs. Both contiguous, of one dtype.
+  void reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation) {
+    begin_reduce_scatter(output, input, operation).wait();
+  }
+  // The same, begun.
+  Work begin_all_reduce(at::Tensor& values, Reduction reduction, std::string_view operation);
+  Work begin_all_gather_into(at::Tensor& output,
+                             const at::Tensor& input,
+                             std::string_view operation);
+  Work begin_reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation);
+  // Sums of tensors that lie apart, without gathering them first: see shm::ByteGroup. Return false, and have done nothing,
+  // where they do not all lie in memory of allocate_shared(): on all ranks alike. dtype: floating-point, of all pieces.
+  [[nodiscard]] bool all_reduce_pieces(std::span<const shm::Piece> pieces,
+                                       at::ScalarType dtype,
+                                       double factor,
+                                       std::string_view operation);
+  // output: [n], of W * n elements in all pieces.
+  [[nodiscard]] bool reduce_scatter_pieces(at::Tensor& output,
+                                           std::span<const shm::Piece> pieces,
+                                           double factor,
+                                           std::string_view operation);
+  // Zeros that the other ranks can map, where all are on this node; else, and where no more can be had, nullptr. The memory may
+  // outlive the group.
+  [[nodiscard]] std::shared_ptr<std::byte> allocate_shared(std::size_t bytes);
+  void barrier(std::string_view operation);
+  // Begins to ask all ranks; what it returns gives, once, whether any of them brought true, and waits as Work.
+  [[nodiscard]] std::function<bool()> begin_any(bool mine, std::string_view operation);
+
+  // Of all ranks, where they are on one node; else nullptr.
+  [[nodiscard]] shm::StopWord* stop_word() noexcept { return stop_word_ ? &*stop_word_ : nullptr; }
+
+  // The ranks by nodes, with the backend two_level; else as if all were on one.
+  [[nodiscard]] const NodeLayout& layout() const noexcept { return layout_; }
+
+  [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d_group() const { return group_; }
+  [[nodiscard]] const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+
+ private:
+  ProcessGroup(const WorkerIdentity& identity, const InitProcessGroupKwargs& options);
+  [[nodiscard]] bool is_one_node() const noexcept {
+    return identity_.local_world_size == identity_.world_size;
+  }
+  [[nodiscard]] ShmMeetingOptions meeting_options() const;
+  [[nodiscard]] bool join_shm();
+  void join_gloo();
+  [[nodiscard]] bool join_two_level(const c10::intrusive_ptr<c10d::Backend>& gloo);
+  void take_backend(const char* name,
+                    int type,  // a c10d::ProcessGroup::BackendType
+                    const c10::intrusive_ptr<c10d::Backend>& backend);
+  void take_memory(const char* name, std::shared_ptr<shm::ByteGroup> memory);
+  void take_layout(NodeLayout layout, const std::shared_ptr<shm::ShmGroup>& node);
+  // Calls start(), which returns a c10d::Work.
+  template <typename F>
+  Work begin(std::string_view operation, F&& start, std::function<void()> at_end = {}) const;
+
+  WorkerIdentity identity_;  // its ranks are this group's
+  InitProcessGroupKwargs options_;
+  std::vector<int> names_;  // of the ranks, in the job
+  NodeLayout layout_;
+  std::string backend_;
+  std::string notice_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::shared_ptr<shm::ByteGroup> memory_;  // behind it, unless that is Gloo
+  std::optional<shm::StopWord> stop_word_;  // in its memory
+  // With the backend two_level, also for the parts.
+  std::shared_ptr<shm::ShmGroup> node_;
+  std::shared_ptr<NodeLink> link_;
+  int num_parts_ = 0;
+};
+
+// Turns what c10d or Gloo threw into kPeerLost, kStoreTimeout, kStoreUnreachable or kProcessGroup.
+// Pure.
+Error collective_error(std::string_view what, std::string_view operation, int rank, int size);
+// The same error of the shared memory backend, with the operation and the rank before its message. Pure.
+Error collective_error(const Error& cause, std::string_view operation, int rank, int size);
+
+// The text up to its first newline; LibTorch appends stack traces to its messages.
+std::string first_line(std::string_view text);
+
+}  // namespace accel

@@ -1,0 +1,100 @@
+#include "libaccel/engine/settings/deepspeed_options.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include <accel/error.h>
+
+#include "libaccel/engine/settings/deepspeed_file.h"
+#include "libaccel/engine/settings/variable_values.h"
+#include "libaccel/engine/settings/zero_settings.h"
+#include "runtime/json_argument.h"
+
+namespace accel {
+namespace {
+
+constexpr std::uintmax_t kMostBytes = 1 << 20;
+
+// What messages call it, and its text.
+struct Source {
+  std::string name;
+  std::string text;
+};
+
+Source read_source(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    if (auto json = json_in_place_of_path(path))
+      return {"the JSON of DeepSpeed's configuration", *std::move(json)};
+  }
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  std::ifstream file(path, std::ios::binary);
+  const bool is_small = !error && bytes <= kMostBytes;
+  std::string text(is_small ? bytes : 0, '\0');
+  if (!is_small || !file.read(text.data(), static_cast<std::streamsize>(bytes))) {
+    throw Error(ErrorCode::kConfigUnreadable,
+                "the configuration file of DeepSpeed '" + path.substr(0, 256) +
+                    "' is no file of at most 1 MiB that can be read",
+                "give the path of a JSON file, the JSON itself, or its base64 in "
+                "deepspeed_config_file (hf_ds_config of the plugin)");
+  }
+  return {path, std::move(text)};
+}
+
+PrecisionType asked_precision(const AcceleratorOptions& options, const EnvLookup& env) {
+  if (options.mixed_precision) return *options.mixed_precision;
+  const auto text = sharding::text_of(env, "ACCELERATE_MIXED_PRECISION");
+  return text ? parse<PrecisionType>(*text) : PrecisionType::kNo;
+}
+
+std::optional<std::string> source_of(const AcceleratorOptions& options, const EnvLookup& env) {
+  auto source = options.deepspeed_plugin ? options.deepspeed_plugin->hf_ds_config : std::nullopt;
+  if (!source) source = sharding::text_of(env, "ACCELERATE_DEEPSPEED_CONFIG_FILE");
+  return source == "none" ? std::nullopt : source;
+}
+
+// The file's number of batches; a plugin keeps the rest.
+void set_accumulation(AcceleratorOptions& options, int steps) {
+  if (!options.gradient_accumulation_plugin)
+    options.gradient_accumulation_plugin = GradientAccumulationPlugin{.adjust_scheduler = false};
+  options.gradient_accumulation_plugin->num_steps = steps;
+  options.gradient_accumulation_steps = 1;
+}
+
+}  // namespace
+
+bool wants_deepspeed(const AcceleratorOptions& options, const EnvLookup& env) {
+  if (options.fsdp_plugin) return false;
+  return options.deepspeed_plugin || sharding::environment_wants_deepspeed(env);
+}
+
+DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLookup& env) {
+  DeepSpeedOptions read{.options = std::move(options), .notices = {}};
+  AcceleratorOptions& result = read.options;
+  const auto given_source = source_of(result, env);
+  if (!wants_deepspeed(result, env) || !given_source) return read;
+  const Source source = read_source(*given_source);
+  const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(source.text, source.name);
+  const PrecisionType asked = asked_precision(result, env);
+  const PrecisionType precision = sharding::precision_of(file, asked, source.name);
+  if (precision != asked) result.mixed_precision = precision;
+  if (file.gradient_accumulation_steps) set_accumulation(result, *file.gradient_accumulation_steps);
+  DeepSpeedPlugin plugin = result.deepspeed_plugin.value_or(DeepSpeedPlugin{});
+  if (file.zero_stage) plugin.zero_stage = file.zero_stage;
+  if (file.gradient_clipping) plugin.gradient_clipping = file.gradient_clipping;
+  const auto in_environment = sharding::text_of(env, "ACCELERATE_GRADIENT_CLIPPING");
+  const bool is_clipping_said =
+      plugin.gradient_clipping || (in_environment && *in_environment != "none");
+  if (file.clips_automatically && !is_clipping_said)
+    plugin.gradient_clipping = sharding::kAutomaticClipping;
+  if (file.offload_optimizer_device)
+    plugin.offload_optimizer_device = file.offload_optimizer_device;
+  if (file.offload_param_device) plugin.offload_param_device = file.offload_param_device;
+  result.deepspeed_plugin = std::move(plugin);
+  read.notices = file.notices;
+  return read;
+}
+
+}  // namespace accel

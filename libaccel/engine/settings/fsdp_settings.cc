@@ -1,0 +1,294 @@
+// From the peer's options to what is done here.
+//
+// For each option: what the plugin says, else its variable, else the default. Options whose peer
+// meaning has a counterpart here become settings; those that can change nothing become a notice;
+// those that would change memory or numbers and are not there yet are refused, never ignored.
+
+#include "libaccel/engine/settings/fsdp_settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include <accel/error.h>
+
+#include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/settings/variable_values.h"
+
+namespace accel::sharding {
+namespace {
+
+constexpr std::int64_t kPeerNumbersStartAt = 1;
+constexpr const char* kWholeNumber = "a whole number";
+
+template <typename E>
+std::string texts() {
+  std::string all;
+  for (const EnumText<E>& row : enum_texts<E>())
+    all += (all.empty() ? "" : ", ") + std::string(row.text);
+  return all;
+}
+
+// A name, or the peer's number.
+template <typename E>
+std::optional<E> choice_of(const EnvLookup& env, std::string_view name) {
+  const auto text = text_of(env, name);
+  if (!text) return std::nullopt;
+  const auto rows = enum_texts<E>();
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  const std::int64_t index = number - kPeerNumbersStartAt;
+  if (error == std::errc() && end == text->data() + text->size() && index >= 0 &&
+      index < std::ssize(rows)) {
+    return rows[static_cast<std::size_t>(index)].value;
+  }
+  try {
+    return parse<E>(*text);
+  } catch (const Error&) {
+    throw invalid_variable(name, *text, "one of " + texts<E>());
+  }
+}
+
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::string part = text.substr(begin, end - begin);
+    part.erase(0, part.find_first_not_of(" \t"));
+    part.erase(part.find_last_not_of(" \t") + 1);
+    if (!part.empty()) parts.push_back(std::move(part));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+int version_of(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
+  const std::int64_t version =
+      plugin.fsdp_version ? *plugin.fsdp_version
+                          : number_of<std::int64_t>(env, "FSDP_VERSION", kWholeNumber).value_or(1);
+  if (version != 1 && version != 2) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "fsdp_version is " + std::to_string(version) + ", expected 1 or 2");
+  }
+  return static_cast<int>(version);
+}
+
+ShardingStrategy strategy_of(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
+  if (version_of(plugin, env) == 2) {
+    if (plugin.sharding_strategy && !plugin.reshard_after_forward) return *plugin.sharding_strategy;
+    const bool reshards = plugin.reshard_after_forward
+                              ? *plugin.reshard_after_forward
+                              : flag_of(env, "FSDP_RESHARD_AFTER_FORWARD").value_or(true);
+    return reshards ? ShardingStrategy::kFullShard : ShardingStrategy::kShardGradOp;
+  }
+  if (plugin.reshard_after_forward) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "reshard_after_forward is an option of FSDP version 2",
+                "set fsdp_version = 2, or name a sharding_strategy");
+  }
+  if (plugin.sharding_strategy) return *plugin.sharding_strategy;
+  return choice_of<ShardingStrategy>(env, "FSDP_SHARDING_STRATEGY")
+      .value_or(ShardingStrategy::kFullShard);
+}
+
+void set_wrap(FsdpSettings& settings,
+              const FullyShardedDataParallelPlugin& plugin,
+              const EnvLookup& env) {
+  settings.wrap = plugin.auto_wrap_policy ? *plugin.auto_wrap_policy
+                                          : choice_of<AutoWrapPolicy>(env, "FSDP_AUTO_WRAP_POLICY")
+                                                .value_or(AutoWrapPolicy::kNoWrap);
+  if (settings.wrap == AutoWrapPolicy::kTransformerBasedWrap) {
+    settings.transformer_classes =
+        plugin.transformer_cls_names_to_wrap
+            ? *plugin.transformer_cls_names_to_wrap
+            : split_at_commas(text_of(env, "FSDP_TRANSFORMER_CLS_TO_WRAP").value_or(""));
+    if (settings.transformer_classes.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "TRANSFORMER_BASED_WRAP names no class of layers",
+                  "set transformer_cls_names_to_wrap, or FSDP_TRANSFORMER_CLS_TO_WRAP");
+    }
+  }
+  const std::int64_t min_num_params =
+      plugin.min_num_params
+          ? *plugin.min_num_params
+          : number_of<std::int64_t>(env, "FSDP_MIN_NUM_PARAMS", kWholeNumber).value_or(0);
+  if (min_num_params < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "min_num_params is " + std::to_string(min_num_params) + ", expected at least 0");
+  }
+  if (settings.wrap != AutoWrapPolicy::kSizeBasedWrap) return;
+  settings.min_num_params = min_num_params;
+  if (min_num_params == 0) settings.wrap = AutoWrapPolicy::kNoWrap;
+}
+
+MixedPrecisionPolicy policy_of(const std::string& text, int version) {
+  const std::pair<std::string_view, c10::ScalarType> names[] = {
+      {"bf16", c10::kBFloat16}, {"fp16", c10::kHalf}, {"fp32", c10::kFloat}};
+  for (const auto& [name, dtype] : names) {
+    if (name != text) continue;
+    MixedPrecisionPolicy policy{.param_dtype = dtype, .reduce_dtype = dtype};
+    (version == 1 ? policy.buffer_dtype : policy.output_dtype) = dtype;
+    return policy;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "mixed_precision_policy is '" + text + "', expected bf16, fp16 or fp32");
+}
+
+MixedPrecisionPolicy precision_of(const FullyShardedDataParallelPlugin& plugin,
+                                  const EnvLookup& env) {
+  if (!plugin.mixed_precision_policy) return {};
+  if (const auto* text = std::get_if<std::string>(&*plugin.mixed_precision_policy))
+    return policy_of(*text, version_of(plugin, env));
+  MixedPrecisionPolicy policy = std::get<MixedPrecisionPolicy>(*plugin.mixed_precision_policy);
+  if (!policy.reduce_dtype) policy.reduce_dtype = policy.param_dtype;
+  const std::pair<const char*, std::optional<c10::ScalarType>> fields[] = {
+      {"param_dtype", policy.param_dtype},
+      {"reduce_dtype", policy.reduce_dtype},
+      {"buffer_dtype", policy.buffer_dtype},
+      {"output_dtype", policy.output_dtype}};
+  for (const auto& [name, dtype] : fields) {
+    if (!dtype || *dtype == c10::kBFloat16 || *dtype == c10::kHalf || *dtype == c10::kFloat)
+      continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + " of the mixed_precision_policy is " + c10::toString(*dtype) +
+                    ", expected BFloat16, Half or Float");
+  }
+  return policy;
+}
+
+void set_state_dict(FsdpSettings& settings,
+                    const FullyShardedDataParallelPlugin& plugin,
+                    const EnvLookup& env) {
+  settings.state_dict_type =
+      plugin.state_dict_type
+          ? *plugin.state_dict_type
+          : choice_of<StateDictType>(env, "FSDP_STATE_DICT_TYPE").value_or(StateDictType::kSharded);
+  check_state_dict_type(settings.state_dict_type, settings.version);
+  settings.state_dict = plugin.state_dict_config.value_or(StateDictConfig{});
+  settings.optim_state_dict = plugin.optim_state_dict_config.value_or(StateDictConfig{});
+}
+
+// Both would change memory or numbers, and neither is there.
+void refuse_cpu_offload_and_recomputation(const FullyShardedDataParallelPlugin& plugin,
+                                          const EnvLookup& env) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kUnsupported, what + " is not part of this build yet", "leave it out");
+  };
+  if (plugin.cpu_offload ? *plugin.cpu_offload
+                         : flag_of(env, "FSDP_OFFLOAD_PARAMS").value_or(false)) {
+    refuse("cpu_offload (FSDP_OFFLOAD_PARAMS)");
+  }
+  for (const char* name :
+       {"FSDP_ACTIVATION_CHECKPOINTING", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"}) {
+    if (flag_of(env, name).value_or(false)) refuse(name);
+  }
+}
+
+void set_ignored(FsdpSettings& settings,
+                 const FullyShardedDataParallelPlugin& plugin,
+                 const EnvLookup& env) {
+  if (!plugin.ignored_modules) {
+    settings.ignored_modules = text_of(env, "FSDP_IGNORED_MODULES").value_or("");
+  } else if (const auto* names = std::get_if<std::vector<std::string>>(&*plugin.ignored_modules)) {
+    settings.ignored_names = *names;
+  } else {
+    settings.ignored_modules = std::get<std::string>(*plugin.ignored_modules);
+  }
+}
+
+void set_loading(FsdpSettings& settings,
+                 const FullyShardedDataParallelPlugin& plugin,
+                 const EnvLookup& env) {
+  settings.sync_module_states = plugin.sync_module_states
+                                    ? *plugin.sync_module_states
+                                    : flag_of(env, "FSDP_SYNC_MODULE_STATES").value_or(true);
+  settings.cpu_ram_efficient_loading =
+      plugin.cpu_ram_efficient_loading
+          ? *plugin.cpu_ram_efficient_loading
+          : flag_of(env, "FSDP_CPU_RAM_EFFICIENT_LOADING").value_or(false);
+  if (!settings.cpu_ram_efficient_loading || settings.sync_module_states) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "cpu_ram_efficient_loading (FSDP_CPU_RAM_EFFICIENT_LOADING) is true and "
+              "sync_module_states (FSDP_SYNC_MODULE_STATES) is false: then nobody gives the ranks "
+              "without the model its values",
+              "set sync_module_states to true, or cpu_ram_efficient_loading to false");
+}
+
+// The pager fetches in forward as in backward: it knows a step, not its halves.
+void set_prefetch(FsdpSettings& settings,
+                  const FullyShardedDataParallelPlugin& plugin,
+                  const EnvLookup& env) {
+  constexpr int kAheadWithoutLimit = 4;
+  const auto backward = plugin.backward_prefetch
+                            ? plugin.backward_prefetch
+                            : choice_of<BackwardPrefetch>(env, "FSDP_BACKWARD_PREFETCH");
+  const bool forward = plugin.forward_prefetch
+                           ? *plugin.forward_prefetch
+                           : flag_of(env, "FSDP_FORWARD_PREFETCH").value_or(false);
+  const bool is_limited = plugin.limit_all_gathers.value_or(true);
+  PagingLimits& paging = settings.paging;
+  if (!is_limited) paging.units_ahead = kAheadWithoutLimit;
+  if (backward == BackwardPrefetch::kNoPrefetch && !forward) paging.units_ahead = 0;
+  paging.live_units = static_cast<std::size_t>(is_limited ? 3 : kAheadWithoutLimit + 2);
+  paging.max_live_bytes = plugin.max_live_bytes;
+}
+
+void note_what_changes_nothing(FsdpSettings& settings,
+                               const FullyShardedDataParallelPlugin& plugin,
+                               const EnvLookup& env) {
+  const bool uses_own = plugin.use_orig_params
+                            ? *plugin.use_orig_params
+                            : flag_of(env, "FSDP_USE_ORIG_PARAMS").value_or(true);
+  if (!uses_own) {
+    settings.notices.emplace_back(
+        "use_orig_params (FSDP_USE_ORIG_PARAMS) false has no effect: the model keeps its own "
+        "parameters always");
+  }
+}
+
+}  // namespace
+
+void check_state_dict_type(StateDictType type, int version) {
+  if (version != 2 || type != StateDictType::kLocal) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "LOCAL_STATE_DICT is not for FSDP version 2",
+              "use SHARDED_STATE_DICT or FULL_STATE_DICT");
+}
+
+MeshShape mesh_shape(const std::optional<FsdpSettings>& settings, const ProcessGroup& world) {
+  const ShardingStrategy strategy = settings ? settings->strategy : ShardingStrategy::kNoShard;
+  if (strategy == ShardingStrategy::kNoShard) return {.replicate = world.size()};
+  const bool is_hybrid =
+      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+  const int num_nodes = is_hybrid ? world.layout().num_nodes() : 1;
+  if (is_hybrid && num_nodes == 1 && !world.notice().empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                std::string(to_string(strategy)) +
+                    " divides a model over the ranks of each node: " + world.notice(),
+                "give every node the same number of ranks, or use SHARD_GRAD_OP");
+  }
+  return {.replicate = num_nodes, .shard = world.size() / num_nodes};
+}
+
+bool environment_wants_fsdp(const EnvLookup& env) {
+  return flag_of(env, "ACCELERATE_USE_FSDP").value_or(false);
+}
+
+FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
+  FsdpSettings settings;
+  settings.strategy = strategy_of(plugin, env);
+  set_wrap(settings, plugin, env);
+  set_ignored(settings, plugin, env);
+  set_loading(settings, plugin, env);
+  set_prefetch(settings, plugin, env);
+  settings.shard_by_tensor = plugin.shard_by_tensor;
+  settings.precision = precision_of(plugin, env);
+  settings.version = version_of(plugin, env);
+  set_state_dict(settings, plugin, env);
+  refuse_cpu_offload_and_recomputation(plugin, env);
+  note_what_changes_nothing(settings, plugin, env);
+  return settings;
+}
+
+}  // namespace accel::sharding

@@ -1,0 +1,70 @@
+// FsdpSettings: what FullyShardedDataParallelPlugin and the FSDP_* environment come to, checked.
+//
+// Threads:  pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <accel/env_contract.h>
+#include <accel/fsdp.h>
+
+#include "libaccel/engine/process/mesh.h"
+
+namespace accel::sharding {
+
+struct PagingLimits {
+  int units_ahead = 1;  // fetched before they are needed; 0: none
+  // The one that is used, those that are fetched, and one that is on its way out.
+  std::size_t live_units = 3;
+  std::optional<std::uint64_t>
+      max_live_bytes;  // in place of live_units; the variable may say it too
+};
+
+struct FsdpSettings {
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;
+  AutoWrapPolicy wrap = AutoWrapPolicy::kNoWrap;
+  std::vector<std::string> transformer_classes;  // for kTransformerBasedWrap; not empty then
+  std::int64_t min_num_params = 0;               // for kSizeBasedWrap; above 0 then
+  std::string ignored_modules;                   // a regular expression; empty: none
+  std::vector<std::string> ignored_names;        // of modules, instead of an expression
+  bool sync_module_states = true;
+  bool cpu_ram_efficient_loading = false;
+  bool shard_by_tensor = false;
+  bool keeps_whole_gradients = false;  // ZeRO-1
+  PagingLimits paging;                 // of FULL_SHARD over several nodes
+  MixedPrecisionPolicy precision;      // reduce_dtype is set where param_dtype is
+  [[nodiscard]] bool has_precision() const noexcept {
+    return precision.param_dtype || precision.reduce_dtype || precision.buffer_dtype ||
+           precision.output_dtype;
+  }
+  std::optional<double> gradient_clipping;  // what steps clip by; above 0
+  int version = 1;
+  StateDictType state_dict_type = StateDictType::kSharded;
+  StateDictConfig state_dict;        // of models
+  StateDictConfig optim_state_dict;  // of optimizers
+  std::vector<std::string> notices;  // options that were read and change nothing here
+};
+
+// The settings of a plugin that may leave things out. Errors  throws kEnvInvalid naming a variable
+// that cannot be read, kInvalidArgument for options that contradict each other, kUnsupported naming
+// what is not there yet.
+[[nodiscard]] FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin,
+                                   const EnvLookup& env);
+
+// Throws kInvalidArgument for LOCAL_STATE_DICT of version 2, as the peer does.
+void check_state_dict_type(StateDictType type, int version);
+
+// How the strategy lays the ranks out; without settings they are copies. A hybrid one divides over the ranks of each node. Throws
+// kUnsupported for that when ranks of several nodes could not be put together by nodes; says why (nodes with unequal numbers
+// of ranks).
+[[nodiscard]] MeshShape mesh_shape(const std::optional<FsdpSettings>& settings,
+                                   const ProcessGroup& world);
+
+// Whether the launcher asks for FSDP: ACCELERATE_USE_FSDP. Errors as resolve().
+[[nodiscard]] bool environment_wants_fsdp(const EnvLookup& env);
+
+}  // namespace accel::sharding

@@ -1,0 +1,84 @@
+#include "libaccel/engine/settings/settings_agreement.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <accel/error.h>
+
+#include "libaccel/engine/process/agreement.h"
+#include "runtime/text/joined.h"
+
+namespace accel::sharding {
+namespace {
+
+std::string option_text(const std::optional<c10::ScalarType>& dtype) {
+  return dtype ? c10::toString(*dtype) : "unset";
+}
+
+std::string option_text(bool value) {
+  return value ? "true" : "false";
+}
+
+std::string option_text(const StateDictConfig& config) {
+  return "{offload_to_cpu: " + option_text(config.offload_to_cpu) +
+         ", rank0_only: " + option_text(config.rank0_only) + "}";
+}
+
+}  // namespace
+
+std::string describe(const std::optional<FsdpSettings>& settings) {
+  if (!settings) return "fsdp_plugin unset\n";
+  const FsdpSettings& own = *settings;
+  std::ostringstream text;
+  text << "fsdp_version " << own.version << '\n'
+       << "sharding_strategy "
+       << (own.keeps_whole_gradients ? std::string_view("ZeRO-1") : to_string(own.strategy)) << '\n'
+       << "auto_wrap_policy " << to_string(own.wrap) << '\n'
+       << "transformer_cls_names_to_wrap '" << joined(own.transformer_classes, ",") << "'\n"
+       << "gradient_clipping " << own.gradient_clipping.value_or(0) << '\n'
+       << "min_num_params " << own.min_num_params << '\n'
+       << "ignored_modules '" << own.ignored_modules << joined(own.ignored_names, ",") << "'\n"
+       << "shard_by_tensor " << option_text(own.shard_by_tensor) << '\n'
+       << "cpu_ram_efficient_loading " << option_text(own.cpu_ram_efficient_loading) << '\n'
+       << "sync_module_states " << option_text(own.sync_module_states) << '\n'
+       << "param_dtype " << option_text(own.precision.param_dtype) << '\n'
+       << "reduce_dtype " << option_text(own.precision.reduce_dtype) << '\n'
+       << "buffer_dtype " << option_text(own.precision.buffer_dtype) << '\n'
+       << "output_dtype " << option_text(own.precision.output_dtype) << '\n'
+       << "cast_forward_inputs " << option_text(own.precision.cast_forward_inputs) << '\n'
+       << "state_dict_type " << to_string(own.state_dict_type) << '\n'
+       << "state_dict_config " << option_text(own.state_dict) << '\n'
+       << "optim_state_dict_config " << option_text(own.optim_state_dict) << '\n';
+  return text.str();
+}
+
+std::optional<std::string> first_differing_option(const std::string& reference,
+                                                  const std::string& other) {
+  if (reference == other) return std::nullopt;
+  const std::vector<std::string> expected = lines_of(reference);
+  const std::vector<std::string> found = lines_of(other);
+  for (std::size_t i = 0; i < std::min(expected.size(), found.size()); ++i) {
+    if (expected[i] != found[i]) return "has " + found[i] + " where rank 0 has " + expected[i];
+  }
+  // One begins as the other does: a name with a line break in it may do that.
+  return "describes " + std::to_string(found.size()) + " lines of options where rank 0 has " +
+         std::to_string(expected.size());
+}
+
+void verify_same_settings(const std::optional<FsdpSettings>& settings, ProcessGroup& group) {
+  const auto other = first_deviation(describe(settings),
+                                     first_differing_option,
+                                     group,
+                                     "comparing the sharding options of the ranks");
+  if (!other) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the plugin of rank " + std::to_string(other->rank) + " " + other->difference,
+              "give every rank the same fsdp_plugin and the same FSDP_* variables")
+      .while_doing("preparing the model");
+}
+
+}  // namespace accel::sharding

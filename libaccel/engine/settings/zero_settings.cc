@@ -1,0 +1,98 @@
+#include "libaccel/engine/settings/zero_settings.h"
+
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include <accel/error.h>
+
+#include "libaccel/engine/settings/variable_values.h"
+
+namespace accel::sharding {
+namespace {
+
+constexpr int kDefaultStage = 2;
+constexpr const char* kClippingVariable = "ACCELERATE_GRADIENT_CLIPPING";
+
+// Nothing for "none" and "auto": Accelerate writes them where DeepSpeed's own configuration decides.
+template <typename Number>
+std::optional<Number> decided_number(const EnvLookup& env,
+                                     std::string_view name,
+                                     const char* expected) {
+  const auto text = text_of(env, name);
+  if (text == "none" || text == "auto") return std::nullopt;
+  return number_of<Number>(env, name, expected);
+}
+
+void refuse_device(const char* option,
+                   std::string_view variable,
+                   const std::optional<std::string>& given,
+                   const EnvLookup& env) {
+  const std::string device = given ? *given : text_of(env, variable).value_or("none");
+  if (device == "none") return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      std::string(option) + " is '" + device + "', and offload is not part of this build yet",
+      "leave it out, or set it to none");
+}
+
+void refuse_offload_devices(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+  refuse_device("offload_optimizer_device",
+                "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+                plugin.offload_optimizer_device,
+                env);
+  refuse_device("offload_param_device",
+                "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+                plugin.offload_param_device,
+                env);
+}
+
+std::optional<double> clipping_of(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+  constexpr const char* kExpected = "0 (no clipping) or a norm above it";
+  std::optional<double> norm = plugin.gradient_clipping;
+  const bool is_from_plugin = norm.has_value();
+  if (!norm && text_of(env, kClippingVariable) == "auto") norm = kAutomaticClipping;
+  if (!norm) norm = decided_number<double>(env, kClippingVariable, kExpected);
+  if (norm && !(*norm >= 0 && std::isfinite(*norm))) {
+    throw Error(is_from_plugin ? ErrorCode::kInvalidArgument : ErrorCode::kEnvInvalid,
+                std::string(is_from_plugin ? "gradient_clipping" : kClippingVariable) + " is " +
+                    std::to_string(*norm) + ", expected " + kExpected);
+  }
+  return norm == 0.0 ? std::nullopt : norm;
+}
+
+}  // namespace
+
+bool environment_wants_deepspeed(const EnvLookup& env) {
+  return flag_of(env, "ACCELERATE_USE_DEEPSPEED").value_or(false);
+}
+
+FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+  refuse_offload_devices(plugin, env);
+  const int stage = plugin.zero_stage ? *plugin.zero_stage
+                                      : decided_number<int>(
+                                            env, "ACCELERATE_DEEPSPEED_ZERO_STAGE", "0, 1, 2 or 3")
+                                            .value_or(kDefaultStage);
+  FsdpSettings settings;
+  settings.gradient_clipping = clipping_of(plugin, env);
+  switch (stage) {
+    case 0:
+      settings.strategy = ShardingStrategy::kNoShard;
+      return settings;
+    case 1:
+      settings.strategy = ShardingStrategy::kShardGradOp;
+      settings.keeps_whole_gradients = true;
+      return settings;
+    case 2:
+      settings.strategy = ShardingStrategy::kShardGradOp;
+      return settings;
+    case 3:
+      settings.strategy = ShardingStrategy::kFullShard;
+      return settings;
+    default:
+      throw Error(ErrorCode::kInvalidArgument,
+                  "zero_stage is " + std::to_string(stage) + ", expected 0, 1, 2 or 3");
+  }
+}
+
+}  // namespace accel::sharding

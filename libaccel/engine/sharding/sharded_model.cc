@@ -1,0 +1,564 @@
+// Dividing a model.
+//
+// Parameters keep their TensorImpl, so the module, the user's references and autograd's accumulators stay valid; only
+// their storage changes, to a view of their unit with the strides that they had. A gradient that arrives is laid out the
+// same way, so that element i of a unit is the gradient of element i.
+//
+// The order of a step, on each rank:
+//
+//   forward, backward        units are reduced as they fill up (gradient_shards.h)
+//   after_backward()         pieces get their gradients; what was accumulated before is added to. The end of a backward of the
+//                            program's own calls it, too
+//   before_write()           every rank is through with its backward: nobody reads parameters
+//   optimizer                writes this rank's pieces
+//   publish()                every rank sees every piece
+
+#include "libaccel/engine/sharding/sharded_model.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn/module.h>
+
+#include <accel/error.h>
+#include <accel/logging.h>
+
+#include "libaccel/engine/construction/tensor_memory.h"
+#include "libaccel/engine/homes/parameter_memory.h"
+#include "libaccel/engine/pager/paged_storage.h"
+#include "libaccel/engine/process/agreement.h"
+#include "libaccel/engine/process/model_comparison.h"
+#include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/sharding/undivided_state.h"
+#include "libaccel/engine/sharding/wrap_policy.h"
+#include "libaccel/interception/backward_hooks.h"
+
+namespace accel::sharding {
+namespace {
+
+// As DDP's buckets: large enough for the cost of a call to vanish, small enough for two to be little.
+constexpr std::int64_t kMaxUnitBytes = std::int64_t{25} << 20;
+// What steps are exact enough in.
+at::ScalarType full_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+constexpr const char* kPreparing = "sending the model of rank 0 to all ranks";
+
+void refuse_sparse(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    if (!parameter.expects_sparse_gradient) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        "the gradient of " + parameter.name + " is sparse, which cannot be sharded",
+        "construct the embedding with sparse(false), or name its module in ignored_modules");
+  }
+}
+
+void refuse_layouts(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    const bool is_on_cpu = parameter.tensor.device().is_cpu() || parameter.tensor.is_meta();
+    if (is_on_cpu && parameter.tensor.is_non_overlapping_and_dense()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameter.name +
+                    " is no dense tensor of the CPU, which alone can be sharded",
+                "make it contiguous() before it is registered");
+  }
+}
+
+std::int64_t largest_bytes(const std::vector<NamedParameter>& parameters) {
+  std::size_t bytes = 0;
+  for (const NamedParameter& parameter : parameters)
+    bytes = std::max(bytes, parameter.tensor.nbytes());
+  return static_cast<std::int64_t>(bytes);
+}
+
+// A tensor of the dtype, sizes and strides of `like`, in memory that others had before: one block for all is what keeps
+// the peak at one of them, whenever the allocator gives freed ones back.
+at::Tensor laid_out_in(const at::Tensor& room, const at::Tensor& like) {
+  return room.narrow(0, 0, static_cast<std::int64_t>(like.nbytes()))
+      .view(like.scalar_type())
+      .as_strided(like.sizes(), like.strides());
+}
+
+void warn_of_old_gradients() {
+  static const Logger logger = get_logger("accel.sharding");
+  logger.warning_once(
+      "gradients of before the last step are added to: zero_grad() of the prepared optimizer, or "
+      "of the module, clears them");
+}
+
+std::shared_ptr<pager::WritePermit> make_piece_permit() {
+  return std::make_shared<pager::WritePermit>(
+      pager::WritePermit::First::kGiven,
+      ", of which this rank has a part to step, while other ranks may read it: step() of the "
+      "optimizer itself waits for nobody",
+      "write optimizer.step(), with what prepare() returned");
+}
+
+// What an optimizer writes by addresses is seen by nothing else.
+void warn_of_no_step() {
+  static const Logger logger = get_logger("accel.sharding");
+  logger.warning_once(
+      "gradients of a divided model were cleared, and no prepared optimizer has stepped: step() "
+      "of the optimizer itself, as optimizer->step(), writes while other ranks read; write "
+      "optimizer.step(), with what prepare() returned");
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(const torch::nn::Module& module,
+                           std::shared_ptr<Mesh> mesh,
+                           const FsdpSettings& settings)
+    : mesh_(std::move(mesh)),
+      group_(mesh_->group(MeshAxis::kShard)),
+      all_(mesh_->group(MeshAxis::kData)),
+      module_(module.weak_from_this()),
+      precision_(settings.precision),
+      cut_(settings.shard_by_tensor ? ShardCut::kByTensor : ShardCut::kEven),
+      piece_permit_(make_piece_permit()) {
+  verify_same_models(
+      module, settings.sync_module_states ? Buffers::kCompared : Buffers::kOwn, *all_);
+  std::vector<NamedParameter> all = trainable_parameters(module);
+  const auto ignored = ignored_parameters(module, settings);
+  const auto groups = wrap_groups(module, settings);
+  for (NamedParameter& parameter : all) {
+    if (ignored.contains(parameter.tensor.unsafeGetTensorImpl())) {
+      ignored_.push_back(parameter.tensor);
+    } else {
+      parameters_.push_back(std::move(parameter));
+    }
+  }
+  averaged_.resize(ignored_.size());
+  const auto check = [&] {
+    claim_.emplace(parameters_);
+    refuse_sparse(parameters_);
+    refuse_overlaps(parameters_, module);
+    refuse_layouts(parameters_);
+    refuse_writing_forwards(parameters_, module);
+  };
+  jointly(check, all_.get(), "asking whether every rank can divide its model");
+  warn_of_views(parameters_, module);
+  const at::NoGradGuard no_grad;
+  std::vector<PlannedParameter> planned;
+  for (const NamedParameter& parameter : parameters_) {
+    index_.emplace(parameter.tensor.unsafeGetTensorImpl(), planned.size());
+    planned.push_back({.name = parameter.name,
+                       .numel = parameter.tensor.numel(),
+                       .dtype = precision_.param_dtype
+                                    ? full_precision(parameter.tensor.scalar_type())
+                                    : parameter.tensor.scalar_type(),
+                       .group = groups.at(parameter.tensor.unsafeGetTensorImpl())});
+  }
+  if (settings.sync_module_states) {
+    for (at::Tensor& parameter : module.parameters()) {
+      if (!owns(parameter)) take_from_rank_0(parameter);
+    }
+    for (at::Tensor& buffer : module.buffers()) {
+      if (buffer.defined()) take_from_rank_0(buffer);
+    }
+  }
+  // So that every rank gets tensors of each unit.
+  const std::int64_t unit_bytes =
+      is_cut_by_tensor() ? kMaxUnitBytes * group_->size() : kMaxUnitBytes;
+  units_ = plan_units(planned, group_->size(), unit_bytes, cut_);
+  if (precision_.param_dtype) masters_.emplace(units_, group_);
+  find_home(settings);
+  cut_pieces();
+  move_into_units(settings.sync_module_states);
+  piece_permit_->withdraw();
+  round_others(module, ignored);
+  if (settings.keeps_whole_gradients) return;
+  static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
+  gradients_ = std::make_unique<GradientShards>(
+      parameters_, units_in(precision_.reduce_dtype), *mesh_, ++num_models, [this] {
+        end_own_backward();
+      });
+  divided_.emplace(parameters_, [this](std::size_t parameter) {
+    if (piece_index_[parameter] >= 0)
+      pieces_[static_cast<std::size_t>(piece_index_[parameter])].tensor.mutable_grad().reset();
+  });
+}
+
+std::vector<Unit> ShardedModel::units_in(std::optional<at::ScalarType> dtype) const {
+  std::vector<Unit> units = units_;
+  for (Unit& unit : units) {
+    if (dtype && at::isFloatingType(unit.dtype)) unit.dtype = *dtype;
+  }
+  return units;
+}
+
+// Frozen parameters and buffers.
+void ShardedModel::round_others(const torch::nn::Module& module,
+                                const std::unordered_set<const c10::TensorImpl*>& ignored) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (at::Tensor& parameter : module.parameters()) {
+    if (!masters_ || parameter.requires_grad() || !at::isFloatingType(parameter.scalar_type()))
+      continue;
+    const auto* key = parameter.unsafeGetTensorImpl();
+    if (ignored.contains(key) || !seen.insert(key).second) continue;
+    masters_->round_whole(parameter, *precision_.param_dtype);
+  }
+  for (at::Tensor& buffer : module.buffers()) {
+    if (!precision_.buffer_dtype || !buffer.defined()) continue;
+    if (!at::isFloatingType(buffer.scalar_type())) continue;
+    if (!seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
+    if (masters_) {
+      masters_->round_buffer(buffer, *precision_.buffer_dtype);
+    } else {
+      buffer.set_data(buffer.to(*precision_.buffer_dtype));
+    }
+  }
+}
+
+// Of what stays whole.
+void ShardedModel::take_from_rank_0(at::Tensor& tensor) {
+  sharding::take_from_rank_0(tensor, *all_);
+}
+
+void ShardedModel::find_home(const FsdpSettings& settings) {
+  const std::vector<Unit> units = units_in(precision_.param_dtype);
+  std::vector<std::vector<pager::GuardLabel>> labels(units.size());
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    for (const Slot& slot : units[unit].slots) {
+      labels[unit].push_back({units[unit].bytes_of(slot.offset),
+                              units[unit].bytes_of(slot.numel),
+                              parameters_[slot.parameter].name});
+    }
+  }
+  home_ = make_home(units, std::move(labels), group_, settings);
+}
+
+// Each rank brings its own shards, with rank 0's values or its own; then the parameters of the module become views of the
+// whole. Who receives does not need the parameters' own memory, which may be missing, or be that of another model that was
+// prepared before: it holds one parameter at a time.
+void ShardedModel::move_into_units(bool takes_from_rank_0) {
+  const bool receives = takes_from_rank_0 && all_->rank() != 0;
+  const at::Tensor room =
+      receives ? at::empty({largest_bytes(parameters_)}, at::kByte) : at::Tensor();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i].tensor;
+    at::Tensor values =
+        receives ? laid_out_in(room, parameter) : pager::with_memory(parameter.detach());
+    if (takes_from_rank_0) all_->broadcast_(values, 0, kPreparing);
+    if (values.numel() == 0) {  // it is in no unit
+      construction::give_memory(parameter, construction::memory_like(parameter));
+    }
+    if (piece_index_[i] < 0) continue;
+    const ShardPiece& piece = pieces_[static_cast<std::size_t>(piece_index_[i])];
+    const at::Tensor in_memory_order =
+        values.as_strided({values.numel()}, {1}, values.storage_offset());
+    piece.tensor.detach().copy_(shaped(
+        in_memory_order.narrow(0, piece.place.parameter_offset, piece.place.numel), piece.place));
+  }
+  for (const ShardPiece& piece : pieces_) {
+    // Whatever the ranks had before: replicas stay equal only when they begin so.
+    at::Tensor values = piece.tensor.detach();
+    if (mesh_->size(MeshAxis::kReplicate) > 1)
+      mesh_->group(MeshAxis::kReplicate)->broadcast_(values, 0, kPreparing);
+  }
+  std::vector<std::size_t> all(units_.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  if (masters_) masters_->write_to(*home_, all);
+  home_->publish(all);
+  claim_->set_divided();
+  home_->take_in(parameters_);
+  places_.assign(parameters_.size(), nullptr);
+  for (const Unit& unit : units_) {
+    for (const Slot& slot : unit.slots)
+      places_[slot.parameter] = parameters_[slot.parameter].tensor.const_data_ptr();
+  }
+}
+
+void ShardedModel::cut_pieces() {
+  piece_index_.assign(parameters_.size(), -1);
+  unit_index_.resize(parameters_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    for (const Slot& slot : units_[unit].slots) unit_index_[slot.parameter] = unit;
+    const std::vector<Piece> places = pieces_of(units_[unit], group_->rank());
+    if (places.empty()) continue;
+    const std::int64_t own = group_->rank() * units_[unit].shard_numel;
+    const at::Tensor whole = guarded_shard(unit, places);
+    for (const Piece& place : places) {
+      at::Tensor tensor =
+          shaped(whole.narrow(0, place.unit_offset - own, place.numel).detach(), place);
+      tensor.requires_grad_(true);
+      piece_index_[place.parameter] = std::ssize(pieces_);
+      piece_tensors_.insert(tensor.unsafeGetTensorImpl());
+      claim_->add_piece(tensor);
+      pieces_.push_back({unit, place, std::move(tensor)});
+    }
+  }
+}
+
+at::Tensor ShardedModel::guarded_shard(std::size_t unit, const std::vector<Piece>& places) const {
+  const at::Tensor values = shard(unit);
+  const std::int64_t own = group_->rank() * units_[unit].shard_numel;
+  std::vector<pager::GuardLabel> labels;
+  for (const Piece& place : places) {
+    labels.push_back({static_cast<std::size_t>(values.storage_offset() + place.unit_offset - own) *
+                          values.element_size(),
+                      static_cast<std::size_t>(place.numel) * values.element_size(),
+                      parameters_[place.parameter].name});
+  }
+  return pager::guarded(values, std::move(labels), piece_permit_);
+}
+
+at::Tensor ShardedModel::shaped(const at::Tensor& range, const Piece& place) const {
+  if (!is_cut_by_tensor()) return range;
+  const at::Tensor& parameter = parameters_[place.parameter].tensor;
+  return range.as_strided(parameter.sizes(), parameter.strides(), range.storage_offset());
+}
+
+at::Tensor ShardedModel::shard(std::size_t unit) const {
+  if (masters_) return masters_->shard(unit);
+  const std::int64_t numel = units_[unit].shard_numel;
+  return home_->writable(unit).narrow(0, group_->rank() * numel, numel);
+}
+
+at::Tensor ShardedModel::full_values_of(const at::Tensor& parameter) const {
+  at::Tensor full = masters_ ? masters_->full_values_of(parameter) : at::Tensor();
+  return full.defined() ? full : parameter.detach();
+}
+
+at::Tensor ShardedModel::input(const at::Tensor& argument) const {
+  if (!masters_ || !precision_.cast_forward_inputs || !at::isFloatingType(argument.scalar_type()) ||
+      argument.scalar_type() == *precision_.param_dtype)
+    return {};
+  return argument.to(*precision_.param_dtype);
+}
+
+void ShardedModel::after_forward(std::vector<at::Tensor>& outputs) {
+  for (at::Tensor& output : outputs) {
+    if (precision_.output_dtype && at::isFloatingType(output.scalar_type()))
+      output = output.to(*precision_.output_dtype);
+  }
+  if (!at::GradMode::is_enabled()) return;
+  if (sync_in_backward_) {
+    gradients_->arm();
+  } else {
+    gradients_->disarm();
+  }
+}
+
+bool ShardedModel::set_sync_in_backward(bool sync) noexcept {
+  return std::exchange(sync_in_backward_, sync);
+}
+
+void ShardedModel::settle() {
+  if (!gradients_->is_done()) after_backward();
+  divided_->settle();
+}
+
+// Of loss.backward(): what looks at gradients afterwards, clip_grad_norm_ of LibTorch or step() of the optimizer itself, finds
+// those that say what to write, and not none.
+void ShardedModel::end_own_backward() {
+  if (is_in_backward_) return;
+  interception::call_at_end_of_backward([this] { after_backward(); });
+}
+
+void ShardedModel::after_backward() {
+  is_in_backward_ = false;
+  divided_->withdraw();
+  bool has_ignored = false;
+  for (std::size_t i = 0; i < ignored_.size(); ++i)
+    has_ignored = has_ignored || has_new_gradient(i);
+  if (gradients_->finish(has_ignored)) {
+    const at::NoGradGuard no_grad;
+    hand_out_gradients();
+    average_ignored();
+  }
+  divided_->put_back();
+}
+
+void ShardedModel::hand_out_gradients() {
+  if (has_handed_out_ && !has_ever_stepped_ && !pieces_.empty() && !has_piece_gradients())
+    warn_of_no_step();
+  has_handed_out_ = true;
+  std::vector<at::Tensor> shards(units_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+    shards[unit] = gradients_->take_gradient(unit).to(units_[unit].dtype);
+  for (ShardPiece& piece : pieces_) {
+    if (!gradients_->was_used(piece.place.parameter)) continue;
+    const std::int64_t begin =
+        piece.place.unit_offset - group_->rank() * units_[piece.unit].shard_numel;
+    const at::Tensor gradient =
+        shaped(shards[piece.unit].narrow(0, begin, piece.place.numel), piece.place);
+    at::Tensor& present = piece.tensor.mutable_grad();
+    if (present.defined()) {
+      if (has_stepped_) warn_of_old_gradients();
+      present.add_(gradient);
+    } else {
+      present = gradient;
+    }
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (gradients_->was_used(i)) divided_->put(i);
+  }
+  has_stepped_ = false;
+}
+
+bool ShardedModel::has_piece_gradients() const {
+  return std::any_of(pieces_.begin(), pieces_.end(), [](const ShardPiece& piece) {
+    return piece.tensor.grad().defined();
+  });
+}
+
+void ShardedModel::clear_gradient(const at::Tensor& parameter) {
+  parameter.mutable_grad().reset();
+  if (divided_) divided_->forget(index_.at(parameter.unsafeGetTensorImpl()));
+}
+
+// An average is averaged again only when something was added to it.
+bool ShardedModel::has_new_gradient(std::size_t ignored) const {
+  const at::Tensor& gradient = ignored_[ignored].grad();
+  if (!gradient.defined()) return false;
+  const std::optional<Averaged>& last = averaged_[ignored];
+  return !last || last->gradient._unsafe_get_target() != gradient.unsafeGetTensorImpl() ||
+         last->version != gradient._version();
+}
+
+void ShardedModel::average_ignored() {
+  if (ignored_.empty()) return;
+  at::Tensor used = at::empty({std::ssize(ignored_)}, at::kInt);
+  for (std::size_t i = 0; i < ignored_.size(); ++i) {
+    used.data_ptr<int>()[i] = has_new_gradient(i) ? 1 : 0;
+  }
+  all_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
+  for (std::size_t i = 0; i < ignored_.size(); ++i) {
+    if (used.data_ptr<int>()[i] == 0) continue;
+    at::Tensor& gradient = ignored_[i].mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(ignored_[i]);
+    gradient.mul_(1.0 / all_->size());
+    all_->all_reduce_(gradient, Reduction::kSum, "averaging gradients of ignored modules");
+    averaged_[i].emplace(Averaged{
+        c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()), gradient._version()});
+  }
+}
+
+// One that ranks would train each for itself, or not at all.
+void ShardedModel::refuse_added_parameters() const {
+  const auto module = module_.lock();
+  if (module == nullptr) return;
+  for (const NamedParameter& parameter : trainable_parameters(*module)) {
+    if (owns(parameter.tensor)) continue;
+    const bool is_ignored =
+        std::any_of(ignored_.begin(), ignored_.end(), [&](const at::Tensor& ignored) {
+          return ignored.is_same(parameter.tensor);
+        });
+    if (is_ignored) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameter.name +
+                    " was added or unfrozen after prepare(): it would not be trained alike on all "
+                    "ranks",
+                "register and unfreeze parameters before prepare()");
+  }
+}
+
+// Where every parameter was moved to it must still be: the optimizer would go on writing there.
+void ShardedModel::before_write() {
+  refuse_added_parameters();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (places_[i] == nullptr || parameters_[i].tensor.const_data_ptr() == places_[i]) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameters_[i].name +
+                    " has got other memory since prepare(): it would not be trained",
+                "convert, load and move the model before prepare(); use load_state() afterwards");
+  }
+  settle_writes();
+  home_->before_write();
+  piece_permit_->give();
+}
+
+// Where each rank has copies it can write to them: the optimizer goes on from what all have written.
+void ShardedModel::settle_writes() {
+  home_->refuse_lone_writes();
+  take_written();
+}
+
+void ShardedModel::take_written() {
+  if (masters_) masters_->take_written(*home_, home_->written_units());
+}
+
+void ShardedModel::publish(const std::vector<std::size_t>& units) {
+  piece_permit_->withdraw();
+  if (masters_) masters_->write_to(*home_, units);
+  // A graph that saved the values of before is told so, as after a step on whole parameters.
+  for (const std::size_t unit : units) {
+    for (const Slot& slot : units_[unit].slots) {
+      parameters_[slot.parameter].tensor.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  home_->publish(units);
+  has_stepped_ = has_ever_stepped_ = true;
+  if (gradients_ != nullptr) gradients_->settled();
+}
+
+void ShardedModel::begin_save(Exposure exposure, std::span<const at::Tensor> asked) {
+  settle_writes();
+  if (masters_) masters_->expose(parameters_, exposure, asked);
+}
+
+void ShardedModel::begin_load(Exposure exposure, std::span<const at::Tensor> asked) {
+  if (masters_) {
+    // The home gets its values with publish_loaded(), which must find nothing held: that is refused before anything is
+    // loaded.
+    home_->before_write();
+    home_->abandon_write();
+    masters_->expose(parameters_, exposure, asked);
+  } else {
+    home_->begin_load();
+  }
+  piece_permit_->give();
+}
+
+void ShardedModel::end_load() {
+  piece_permit_->withdraw();
+  if (masters_) {
+    masters_->take_exposed(parameters_);
+    masters_->withdraw(parameters_);
+  } else {
+    home_->end_load();
+  }
+}
+
+void ShardedModel::publish_loaded() {
+  std::vector<std::size_t> all(units_.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  home_->before_write();
+  try {
+    publish(all);
+  } catch (...) {
+    home_->abandon_write();  // nobody could read parameters any more, nor tell why
+    throw;
+  }
+}
+
+std::shared_ptr<void> ShardedModel::hold(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::string> names;
+  for (const at::Tensor& parameter : parameters) {
+    if (owns(parameter) && parameter.numel() > 0)
+      names.push_back(parameters_[index_.at(parameter.unsafeGetTensorImpl())].name);
+  }
+  return home_->hold(names);
+}
+
+bool ShardedModel::owns(const at::Tensor& parameter) const {
+  return index_.contains(parameter.unsafeGetTensorImpl());
+}
+
+const ShardPiece* ShardedModel::piece_of(const at::Tensor& parameter) const {
+  const std::ptrdiff_t piece = piece_index_.at(index_.at(parameter.unsafeGetTensorImpl()));
+  return piece < 0 ? nullptr : &pieces_[static_cast<std::size_t>(piece)];
+}
+
+std::size_t ShardedModel::unit_of(const at::Tensor& parameter) const {
+  return unit_index_.at(index_.at(parameter.unsafeGetTensorImpl()));
+}
+
+}  // namespace accel::sharding

@@ -1,0 +1,213 @@
+// ShardedModel: one model whose parameters, gradients and optimizer states are divided over the ranks.
+//
+// The module stays as it is: each parameter becomes a view of its unit's memory (ParameterHome), every rank sees all
+// values, and each rank updates its own shard of every unit. The optimizer works on pieces: leaf tensors that share
+// memory with the parts of parameters in this rank's shards, with the averaged gradients as their grad. After a
+// synchronising backward the parameters themselves have none: something stands in for it (divided_gradients.h).
+//
+// With a param_dtype of a mixed precision policy the home has the parameters in that dtype, and the pieces are views of
+// this rank's masters (master_shards.h).
+//
+// Cut by tensors, a piece is a whole parameter, of its shape; else it is a flat range of one.
+//
+// Frozen parameters stay as they are, but for their dtype. Ignored ones stay whole; their gradients are averaged at the
+// end of backward.
+//
+// Threads:  the thread that trains.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "libaccel/engine/gradients/divided_gradients.h"
+#include "libaccel/engine/gradients/gradient_shards.h"
+#include "libaccel/engine/gradients/model_sync.h"
+#include "libaccel/engine/homes/parameter_claim.h"
+#include "libaccel/engine/homes/parameter_home.h"
+#include "libaccel/engine/pager/write_permit.h"
+#include "libaccel/engine/process/mesh.h"
+#include "libaccel/engine/settings/fsdp_settings.h"
+#include "libaccel/engine/sharding/master_shards.h"
+#include "libaccel/tensors/parameter_list.h"
+#include "libaccel/tensors/unit_layout.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accel::sharding {
+
+struct ShardPiece {
+  std::size_t unit = 0;
+  Piece place;
+  // A leaf; its grad is this rank's part of the averaged gradient. [numel], or as the parameter when it is all of it.
+  at::Tensor tensor;
+};
+
+class ShardedModel : public ModelSync {
+ public:
+  // With settings.keeps_whole_gradients gradients are left to the derived class (whole_gradient_model.h).
+  // Checks that every rank has the same parameters, sends rank 0's (unless told not to) and moves them into their units.
+  // Throws kShapeMismatch on every rank naming the first parameter that differs; kUnsupported for sparse gradients and
+  // for parameters that overlap, or that another prepared model has; what wrap_groups() and ignored_parameters() throw; kPeerLost, kProcessGroup.
+  // Requires: every rank calls it; a parameter that requires a gradient.
+  ShardedModel(const torch::nn::Module& module,
+               std::shared_ptr<Mesh> mesh,
+               const FsdpSettings& settings);
+
+  void before_forward() override {}
+  [[nodiscard]] at::Tensor input(const at::Tensor& argument) const override;
+  [[nodiscard]] bool wants_outputs() const noexcept override {
+    return precision_.output_dtype.has_value();
+  }
+  void after_forward(std::vector<at::Tensor>& outputs) override;
+  void begin_backward() noexcept override { is_in_backward_ = true; }
+  void after_backward() override;
+  void abandon_backward() noexcept override {
+    is_in_backward_ = false;
+    gradients_->abandon();
+  }
+  bool set_sync_in_backward(bool sync) noexcept override;
+  void sync_next_backward() override { gradients_->arm(); }
+
+  // ---- for the optimizer
+
+  // Whether this parameter is divided.
+  [[nodiscard]] bool owns(const at::Tensor& parameter) const;
+  // This rank's pieces of a parameter that is divided: none or one. Borrowed.
+  [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
+  [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
+  // What after_backward() does, for a backward that was not run by Accelerator::backward() and has brought this rank no gradient:
+  // with one, its end does it. Clears the gradients of pieces whose parameters' the program has cleared since.
+  virtual void settle();
+  // Whether a piece is a whole parameter.
+  [[nodiscard]] bool is_cut_by_tensor() const noexcept { return cut_ == ShardCut::kByTensor; }
+  // Whether this is the tensor of one of this rank's pieces.
+  [[nodiscard]] bool is_piece(const at::Tensor& tensor) const {
+    return piece_tensors_.contains(tensor.unsafeGetTensorImpl());
+  }
+  // Around writes to the pieces, which have what the program has written to parameters then; at other times an operator that
+  // writes to one throws kUnsupported with the line to write, as step() of the optimizer itself does. Throws kUnsupported naming a
+  // parameter whose memory was replaced since prepare(), or that was registered or unfrozen since; kInvalidArgument naming
+  // one that only some ranks have written to.
+  void before_write();
+  void publish(const std::vector<std::size_t>& units);
+  void abandon_write() noexcept {
+    piece_permit_->withdraw();
+    home_->abandon_write();
+  }
+  // Between them the parameters may be written to, on every rank the same; where there are masters, those that are exposed.
+  // asked: of Exposure::kAsked. Throws kUnsupported, on all ranks, while one holds parameters.
+  void begin_load(Exposure exposure, std::span<const at::Tensor> asked = {});
+  void end_load();
+  [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
+  // Lets this rank's pieces have what the program has written to parameters since the last step.
+  void take_written();
+  // Between them those parameters that are exposed have their full precision. Throws kInvalidArgument as before_write().
+  // Requires: every rank calls it.
+  void begin_save(Exposure exposure, std::span<const at::Tensor> asked = {});
+  void end_save() {
+    if (masters_) masters_->withdraw(parameters_);
+  }
+  // After end_load(): lets every rank see what all have loaded, each its own pieces too. Throws as begin_load(). Requires: every
+  // rank calls it.
+  void publish_loaded();
+
+  // Keeps in memory what of these parameters is divided, for as long as somebody has what it returns; nullptr when all of it
+  // always is. Throws kPeerLost.
+  [[nodiscard]] std::shared_ptr<void> hold(const std::vector<at::Tensor>& parameters);
+
+  // ---- for checkpoints and tests
+
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const noexcept {
+    return parameters_;
+  }
+  // The optimizer has cleared the gradients of the pieces of some parameters: these have none either.
+  void clear_gradient(const at::Tensor& parameter);
+  // Those that are there may be added to: the optimizer set its own to zero, and whoever has others wants them added.
+  void gradients_were_cleared() noexcept {
+    has_stepped_ = false;
+    if (gradients_ != nullptr) gradients_->settled();
+  }
+  // [shard_numel] of this rank, in the precision that the optimizer sees. Borrowed.
+  [[nodiscard]] at::Tensor shard(std::size_t unit) const;
+  // In full precision, of a parameter that is whole on every rank.
+  [[nodiscard]] at::Tensor full_values_of(const at::Tensor& parameter) const;
+  [[nodiscard]] const std::vector<Unit>& units() const noexcept { return units_; }
+  [[nodiscard]] const GradientShards& gradients() const noexcept { return *gradients_; }
+  // Whether the ranks share one copy of the parameters.
+  [[nodiscard]] bool shares_memory() const noexcept { return home_->is_shared(); }
+  // Whether units come and go.
+  [[nodiscard]] bool is_paged() const noexcept { return home_->is_paged(); }
+  // The ranks over which it is divided as a whole, and the mesh that they are of.
+  [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
+  [[nodiscard]] Mesh& mesh() const noexcept { return *mesh_; }
+
+ protected:
+  [[nodiscard]] std::vector<ShardPiece>& pieces() noexcept { return pieces_; }
+
+ private:
+  [[nodiscard]] std::vector<Unit> units_in(std::optional<at::ScalarType> dtype) const;
+  void take_from_rank_0(at::Tensor& tensor);
+  void find_home(const FsdpSettings& settings);
+  void round_others(const torch::nn::Module& module,
+                    const std::unordered_set<const c10::TensorImpl*>& ignored);
+  void move_into_units(bool takes_from_rank_0);
+  void cut_pieces();
+  // This rank's shard, of which operators write to these pieces only with the permit.
+  [[nodiscard]] at::Tensor guarded_shard(std::size_t unit, const std::vector<Piece>& places) const;
+  // What lies at `range`, a piece's part of a unit or gradient, in the shape of the piece.
+  [[nodiscard]] at::Tensor shaped(const at::Tensor& range, const Piece& place) const;
+  void end_own_backward();
+  void hand_out_gradients();
+  [[nodiscard]] bool has_piece_gradients() const;
+  [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
+  void average_ignored();
+  void refuse_added_parameters() const;
+  void settle_writes();
+
+  std::shared_ptr<Mesh> mesh_;
+  std::shared_ptr<ProcessGroup> group_;  // along kShard
+  std::shared_ptr<ProcessGroup> all_;    // along kData
+  std::weak_ptr<const torch::nn::Module> module_;
+  std::vector<NamedParameter> parameters_;  // those that are divided
+  std::optional<ParameterClaim> claim_;     // on them
+  std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
+  std::vector<Unit> units_;                 // with the dtypes that the optimizer sees
+  MixedPrecisionPolicy precision_;
+  ShardCut cut_;
+  std::unique_ptr<ParameterHome> home_;
+  std::optional<MasterShards> masters_;               // else the home is what pieces are views of
+  std::vector<ShardPiece> pieces_;                    // of this rank
+  std::shared_ptr<pager::WritePermit> piece_permit_;  // given during steps and loads
+  std::unordered_map<const c10::TensorImpl*, std::size_t> index_;  // into parameters_
+  std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
+  std::vector<std::size_t> unit_index_;                            // by parameter
+  std::unique_ptr<GradientShards> gradients_;  // nullptr: a derived class averages whole ones
+  std::optional<DividedGradients> divided_;    // of the parameters, where gradients are shards
+  std::unordered_set<const c10::TensorImpl*> piece_tensors_;
+  std::vector<const void*> places_;  // of the parameters in memory
+  // The gradients of `ignored_` when they were averaged last. Weak, so that no other gradient gets the address.
+  struct Averaged {
+    c10::weak_intrusive_ptr<c10::TensorImpl> gradient;
+    std::int64_t version;
+  };
+  std::vector<std::optional<Averaged>> averaged_;
+  bool sync_in_backward_ = true;
+  bool is_in_backward_ = false;  // of Accelerator::backward()
+  bool has_stepped_ = false;  // since gradients were handed out, or cleared by a prepared optimizer
+  bool has_ever_stepped_ = false;
+  bool has_handed_out_ = false;
+};
+
+}  // namespace accel::sharding

@@ -1,0 +1,116 @@
+// BatchReader: how a DataLoader gets its batches from a dataset, with the dataset's type left
+// behind.
+//
+// Threads:  read() may be called by several threads at once, as far as the dataset and the collate
+//           function allow it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <accel/collate.h>
+#include <accel/detail/batch_stream.h>
+#include <accel/detail/dataloader_base.h>
+#include <accel/iterable_shard.h>
+
+namespace accel {
+
+// A dataset with elements by number.
+template <typename D>
+concept MapDataset = requires(D& dataset, std::size_t index) {
+  dataset.get(index);
+  dataset.size();
+};
+
+// A dataset that can only be read in order.
+template <typename D>
+concept IterableDataset = !MapDataset<D> && requires(D & dataset) {
+  *dataset.begin();
+  dataset.begin() != dataset.end();
+};
+
+namespace detail {
+
+template <typename D>
+struct ElementOf;
+template <MapDataset D>
+struct ElementOf<D> {
+  using type = std::decay_t<decltype(std::declval<D&>().get(std::size_t{}))>;
+};
+template <IterableDataset D>
+struct ElementOf<D> {
+  using type = std::decay_t<decltype(*std::declval<D&>().begin())>;
+};
+
+template <typename D>
+using DefaultBatchOf = decltype(default_collate(std::vector<typename ElementOf<D>::type>{}));
+template <typename D, typename C>
+using BatchOf = std::decay_t<std::invoke_result_t<C&, std::vector<typename ElementOf<D>::type>>>;
+
+struct DefaultCollate {
+  template <typename T>
+  auto operator()(std::vector<T> elements) const {
+    return default_collate(std::move(elements));
+  }
+};
+
+// size() of a torch dataset is optional, that of others a number.
+template <typename D>
+std::optional<std::int64_t> size_of_dataset(const D& dataset) {
+  if constexpr (requires { dataset.size().has_value(); }) {
+    const auto size = dataset.size();
+    return size ? std::optional<std::int64_t>(static_cast<std::int64_t>(*size)) : std::nullopt;
+  } else if constexpr (requires { dataset.size(); }) {
+    return static_cast<std::int64_t>(dataset.size());
+  } else {
+    return std::nullopt;
+  }
+}
+
+// How batches are read, without the type of the dataset.
+template <typename Batch>
+struct BatchReader {
+  // Of a map-style dataset.
+  std::function<Batch(const Indices&)> read;
+  // Of an iterable one; without `shard` for a process alone.
+  std::function<std::unique_ptr<BatchStream<Batch>>(const LoaderPlan&, std::int64_t epoch)> open;
+};
+
+template <typename Batch, typename Dataset, typename Collate>
+BatchReader<Batch> make_reader(Dataset dataset, Collate collate) {
+  using Element = typename ElementOf<Dataset>::type;
+  auto shared = std::make_shared<Dataset>(std::move(dataset));
+  BatchReader<Batch> reader;
+  if constexpr (MapDataset<Dataset>) {
+    reader.read = [shared, collate](const Indices& indices) mutable -> Batch {
+      std::vector<Element> elements;
+      elements.reserve(indices.size());
+      for (const std::int64_t index : indices) {
+        elements.push_back(shared->get(static_cast<std::size_t>(index)));
+      }
+      return collate(std::move(elements));
+    };
+  } else {
+    reader.open = [shared, collate](const LoaderPlan& plan,
+                                    std::int64_t epoch) -> std::unique_ptr<BatchStream<Batch>> {
+      if (plan.iterable_is_sharded()) {
+        using Stream = IterableStream<Batch, Dataset, ShardBuffer<Element>, Collate>;
+        return std::make_unique<Stream>(
+            shared, epoch, ShardBuffer<Element>(plan.iterable_shard()), collate);
+      }
+      using Stream = IterableStream<Batch, Dataset, PlainGroups<Element>, Collate>;
+      return std::make_unique<Stream>(
+          shared, epoch, PlainGroups<Element>(plan.iterable_batch_size, plan.drop_last), collate);
+    };
+  }
+  return reader;
+}
+
+}  // namespace detail
+}  // namespace accel
