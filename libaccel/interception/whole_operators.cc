@@ -1,9 +1,8 @@
 #include "libaccel/interception/whole_operators.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdint>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -40,8 +39,18 @@ std::shared_ptr<const RewritingEntries> all_rewritings() {
   return g_rewritings;
 }
 
+bool is_marked(const c10::IValue& argument) {
+  if (argument.isTensor()) return argument.unsafeToTensorImpl()->key_set().has(kWholeKey);
+  if (!argument.isList()) return false;
+  const auto items = argument.toListRef();
+  return std::any_of(items.begin(), items.end(), is_marked);
+}
+
 bool rewrite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (is_in_backward()) return false;
+  // Not all are, on a thread with a handler.
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  if (std::none_of(arguments.begin(), arguments.end(), is_marked)) return false;
   const auto all = all_rewritings();
   for (const RewritingEntry& entry : *all) {
     if (entry.number >= t_rewriting ||
@@ -90,12 +99,11 @@ c10::OperatorHandle operator_of(const std::string& name) {
 
 }  // namespace
 
-Rewriting::Rewriting(const std::vector<std::string>& operators, OperatorHandler& handler)
-    : handler_(&handler) {
-  RewritingEntry entry{.number = 0, .operators = {}, .handler = handler_};
+Rewriting::Rewriting(const std::vector<std::string>& operators, OperatorHandler& handler) {
+  RewritingEntry entry{.number = 0, .operators = {}, .handler = &handler};
   for (const std::string& name : operators) entry.operators.push_back(operator_of(name));
   const std::lock_guard lock(g_rewritings_mutex);
-  entry.number = g_next_rewriting++;
+  entry.number = number_ = g_next_rewriting++;
   auto entries = std::make_shared<RewritingEntries>(*g_rewritings);
   entries->insert(entries->begin(), std::move(entry));
   g_rewritings = std::move(entries);
@@ -104,8 +112,7 @@ Rewriting::Rewriting(const std::vector<std::string>& operators, OperatorHandler&
 Rewriting::~Rewriting() {
   const std::lock_guard lock(g_rewritings_mutex);
   auto entries = std::make_shared<RewritingEntries>(*g_rewritings);
-  std::erase_if(*entries,
-                [this](const RewritingEntry& entry) { return entry.handler == handler_; });
+  std::erase_if(*entries, [this](const RewritingEntry& entry) { return entry.number == number_; });
   g_rewritings = std::move(entries);
 }
 

@@ -17,7 +17,7 @@
 // Cost:     an operator on marked tensors, or on a thread with a handler: boxing. Others, and before the first: none.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -45,7 +45,7 @@ class Rewriting {
   Rewriting& operator=(const Rewriting&) = delete;
 
  private:
-  OperatorHandler* handler_;
+  std::uint64_t number_;
 };
 
 // Has operators on the parameter come to rewritings, for good. The tensor object stays the same.

@@ -12,10 +12,8 @@
 #include "libaccel/api/accelerator/model_runtime.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "libaccel/engine/gradients/divided_gradients.h"
-#include "libaccel/engine/pager/paged_storage.h"
-#include "libaccel/engine/sharding/sharded_model.h"
-#include "libaccel/engine/sharding/whole_gradient_model.h"
 #include "libaccel/tensors/optimizer_traits.h"
+#include "libaccel/tensors/parameter_list.h"
 
 namespace accel::detail {
 namespace {
@@ -43,52 +41,30 @@ class GradientMemory {
   std::int64_t bytes_ = 0;
 };
 
-// Of what is divided, but for gradients that are done: those are the pieces'.
-MemoryUse use_of(const sharding::ShardedModel& model) {
-  MemoryUse use;
-  const std::int64_t num_shards = model.shares_memory() ? 1 : model.group().size();
-  for (std::size_t unit = 0; unit < model.units().size(); ++unit) {
-    const Unit& of = model.units()[unit];
-    const at::Tensor& seen = model.parameters()[of.slots.front().parameter].tensor;
-    use.parameters += of.shard_numel * static_cast<std::int64_t>(seen.element_size()) * num_shards;
-    if (model.has_masters()) use.masters += num_bytes(model.shard(unit));
-    if (const auto* storage = pager::paged_storage(seen)) {
-      const pager::PagerStatistics statistics = storage->table->statistics();
-      use.paged = static_cast<std::int64_t>(statistics.live_bytes);
-      use.peak_paged = static_cast<std::int64_t>(statistics.peak_bytes);
-    }
-  }
-  if (dynamic_cast<const sharding::WholeGradientModel*>(&model) == nullptr) {
-    use.filling = model.gradients().live_bytes();
-    use.peak_filling = model.gradients().peak_bytes();
-  }
-  return use;
-}
-
 }  // namespace
 
 MemoryUse memory_use(ModelRuntime& runtime) {
   const torch::nn::Module& module = *runtime.module();
-  const auto sharded = std::dynamic_pointer_cast<sharding::ShardedModel>(runtime.sync());
+  const ModelSync* const sync = runtime.sync().get();
+  const bool is_divided = sync != nullptr && sync->is_divided();
   MemoryUse use;
-  if (sharded) use = use_of(*sharded);
+  if (is_divided) sync->add_memory_use(use);
   GradientMemory gradients;
   std::unordered_set<const void*> seen;  // a tied tensor has several names
   for (const at::Tensor& parameter : module.parameters()) {
     if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     gradients.add(parameter);
-    const bool is_divided = sharded && sharded->owns(parameter);
-    if (is_divided) continue;
-    const bool is_copied = sharded == nullptr && parameter.requires_grad();
-    (is_copied ? use.parameters : use.whole) += num_bytes(parameter);
+    if (is_divided && sync->piece(parameter)) continue;
+    (!is_divided && parameter.requires_grad() ? use.parameters : use.whole) += num_bytes(parameter);
   }
   for (const at::Tensor& buffer : module.buffers()) {
     if (buffer.defined() && seen.insert(buffer.unsafeGetTensorImpl()).second)
       use.whole += num_bytes(buffer);
   }
-  if (sharded) {
-    for (const NamedParameter& parameter : sharded->parameters()) {
-      if (const auto* piece = sharded->piece_of(parameter.tensor)) gradients.add(piece->tensor);
+  if (is_divided) {
+    for (const NamedParameter& parameter : sync->divided_parameters()) {
+      const at::Tensor piece = *sync->piece(parameter.tensor);
+      if (piece.defined()) gradients.add(piece);
     }
   }
   use.gradients = gradients.bytes();

@@ -6,7 +6,6 @@
 #include <accel/with_params.h>
 
 #include "libaccel/api/accelerator/model_runtime.h"
-#include "libaccel/engine/sharding/sharded_model.h"
 #include "runtime/suggest.h"
 
 namespace accel::detail {
@@ -38,8 +37,7 @@ std::vector<at::Tensor> parameters_called(const torch::nn::Module& module,
 std::shared_ptr<void> hold_parameters(ModelRuntime& runtime,
                                       const std::vector<std::string>& names) {
   const std::vector<at::Tensor> parameters = parameters_called(*runtime.module(), names);
-  const auto sharded = std::dynamic_pointer_cast<sharding::ShardedModel>(runtime.sync());
-  return sharded == nullptr ? nullptr : sharded->hold(parameters);
+  return runtime.sync() == nullptr ? nullptr : runtime.sync()->hold(parameters);
 }
 
 }  // namespace accel::detail

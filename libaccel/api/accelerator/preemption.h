@@ -19,8 +19,15 @@
 #include <memory>
 
 #include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/process/supervisor_link.h"
 
 namespace accel::detail {
+
+// Whether the launcher has asked this process to make room.
+[[nodiscard]] inline bool is_preemption_asked() noexcept {
+  const WorkerChannel* const channel = supervisor_channel();
+  return channel != nullptr && channel->requests().has(WorkerRequest::kPreempt);
+}
 
 class Preemption {
  public:

@@ -4,7 +4,35 @@
 // Errors    throws kPeerLost, kProcessGroup.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include <ATen/core/Tensor.h>
+
+#include <accel/state_view.h>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel {
+
+class ModelSync;
+
+namespace checkpoint {
+class DividedTensors;
+}
+
+// What becomes of what all ranks gather on this one.
+enum class Wholes {
+  kKept,
+  kDropped,  // unit by unit: another rank wants them
+};
+
+}  // namespace accel
 
 namespace accel::detail {
 
@@ -29,6 +57,25 @@ class StepGate {
   // Whether a tensor of the optimizer's groups is a piece of a divided parameter. The memory behind it is padding then, up to
   // a multiple of 64 bytes.
   [[nodiscard]] virtual bool is_piece(const at::Tensor& parameter) const = 0;
+  // Whether it steps parameters of the model.
+  [[nodiscard]] virtual bool steps(const ModelSync& model) const = 0;
+
+  // ---- for checkpoints: the optimizer as one process would have it (engine/sharding/whole_optimizer.h)
+
+  // One of the same type on the whole parameters, without states. Throws kUnsupported for a class whose states cannot be saved.
+  [[nodiscard]] virtual std::unique_ptr<torch::optim::Optimizer> whole_optimizer() const = 0;
+  // Gives `whole` the states of all ranks, or placeholders for what this rank has by parts. Every rank calls it.
+  virtual void describe_states(torch::optim::Optimizer& whole,
+                               checkpoint::DividedTensors& divided,
+                               Wholes wholes) const = 0;
+  // Takes this rank's part of the states of `whole`, and its options.
+  virtual void take_states(torch::optim::Optimizer& whole,
+                           const checkpoint::DividedTensors& divided) = 0;
+  // The state by the names of the modules' parameters. Every rank calls it.
+  [[nodiscard]] virtual StateView view(StateDictType type,
+                                       Wholes wholes,
+                                       const StateDictConfig& config,
+                                       const std::vector<torch::nn::Module*>& modules) const = 0;
 };
 
 }  // namespace accel::detail

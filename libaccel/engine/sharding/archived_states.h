@@ -7,7 +7,7 @@
 // Cost:     one small all-gather for each model. What is not divided goes from its owner to all, tensor by tensor.
 #pragma once
 
-#include "libaccel/engine/sharding/master_shards.h"
+#include "libaccel/engine/optim/step_gate.h"
 
 namespace torch::optim {
 class Optimizer;

@@ -81,13 +81,13 @@ at::Tensor MasterShards::gathered(std::size_t unit) const {
 }
 
 std::vector<bool> MasterShards::wanted_units(const std::vector<NamedParameter>& parameters,
-                                             Exposure exposure,
+                                             FullParameters which,
                                              std::span<const at::Tensor> asked) const {
   std::unordered_set<const c10::TensorImpl*> named;
   for (const at::Tensor& tensor : asked) named.insert(tensor.unsafeGetTensorImpl());
   const auto is_wanted = [&](const Unit& unit) {
-    if (exposure == Exposure::kAll || exposure == Exposure::kNone)
-      return exposure == Exposure::kAll;
+    if (which == FullParameters::kAll || which == FullParameters::kNone)
+      return which == FullParameters::kAll;
     return !is_in_row_major_order(unit, parameters) ||
            std::any_of(unit.slots.begin(), unit.slots.end(), [&](const Slot& slot) {
              return named.contains(parameters[slot.parameter].tensor.unsafeGetTensorImpl());
@@ -99,10 +99,10 @@ std::vector<bool> MasterShards::wanted_units(const std::vector<NamedParameter>& 
 }
 
 std::vector<std::size_t> MasterShards::units_to_gather(const std::vector<bool>& wanted,
-                                                       Exposure exposure) const {
+                                                       FullParameters which) const {
   std::vector<std::size_t> units;
   if (units_.empty()) return units;
-  const bool is_agreed_on = num_exposures_ > 0 || exposure == Exposure::kAsked;
+  const bool is_agreed_on = num_exposures_ > 0 || which == FullParameters::kAsked;
   at::Tensor missing;  // by unit; not 0: some rank wants it and does not have it yet
   if (is_agreed_on) {
     missing = at::zeros({std::ssize(units_)}, at::kLong);
@@ -114,7 +114,7 @@ std::vector<std::size_t> MasterShards::units_to_gather(const std::vector<bool>& 
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     // Else each rank knows what the others want.
     const bool is_gathered = is_agreed_on ? missing.const_data_ptr<std::int64_t>()[unit] != 0
-                                          : exposure != Exposure::kUndivided || wanted[unit];
+                                          : which != FullParameters::kUndivided || wanted[unit];
     if (is_gathered) units.push_back(unit);
   }
   return units;
@@ -130,12 +130,12 @@ void MasterShards::expose_undivided() {
 }
 
 void MasterShards::expose(std::vector<NamedParameter>& parameters,
-                          Exposure exposure,
+                          FullParameters which,
                           std::span<const at::Tensor> asked) {
   const at::NoGradGuard no_grad;
-  const std::vector<bool> wanted = wanted_units(parameters, exposure, asked);
+  const std::vector<bool> wanted = wanted_units(parameters, which, asked);
   std::vector<at::Tensor> wholes(units_.size());
-  for (const std::size_t unit : units_to_gather(wanted, exposure)) {
+  for (const std::size_t unit : units_to_gather(wanted, which)) {
     at::Tensor whole = gathered(unit);
     if (wanted[unit]) wholes[unit] = std::move(whole);
   }
@@ -153,7 +153,7 @@ void MasterShards::expose(std::vector<NamedParameter>& parameters,
     for (const Slot& slot : units_[unit].slots)
       versions_[slot.parameter] = parameters[slot.parameter].tensor._version();
   }
-  if (exposure != Exposure::kNone) expose_undivided();
+  if (which != FullParameters::kNone) expose_undivided();
 }
 
 void MasterShards::take_exposed(const std::vector<NamedParameter>& parameters) {

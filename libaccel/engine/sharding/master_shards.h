@@ -20,30 +20,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/engine/gradients/model_sync.h"
 #include "libaccel/engine/homes/parameter_home.h"
 #include "libaccel/tensors/parameter_list.h"
 #include "libaccel/tensors/unit_layout.h"
 
 namespace accel::sharding {
-
-// What becomes of what all ranks gather on this one.
-enum class Wholes {
-  kKept,
-  kDropped,  // unit by unit: another rank wants them
-};
-
-// Which parameters a module has in full precision while a checkpoint is made or read.
-enum class Exposure {
-  kAll,
-  kUndivided,  // what no rank has as a range of a file: tensors that are whole, and units with a parameter whose memory is
-               // not in row-major order. Of the rest a file gets the shards
-  kNone,       // other ranks have all: this one sends its shards of each unit
-  kAsked,      // as kUndivided, and the units of those parameters that this rank asks for
-};
-
-[[nodiscard]] constexpr Exposure exposure_of(Wholes wholes) noexcept {
-  return wholes == Wholes::kKept ? Exposure::kAll : Exposure::kNone;
-}
 
 class MasterShards {
  public:
@@ -71,7 +53,7 @@ class MasterShards {
   // Inside another exposure any may meet: what some rank lacks is gathered, and stays exposed until the outer one is
   // withdrawn. asked: for kAsked; may differ between ranks. Those that are not among `parameters` are passed over.
   void expose(std::vector<NamedParameter>& parameters,
-              Exposure exposure,
+              FullParameters which,
               std::span<const at::Tensor> asked = {});
   // Takes this rank's shards of those exposed parameters that were written to, on all ranks the same. A loader may write to
   // the pieces instead.
@@ -89,11 +71,11 @@ class MasterShards {
   }
   // By unit: whether this rank is to have it whole.
   [[nodiscard]] std::vector<bool> wanted_units(const std::vector<NamedParameter>& parameters,
-                                               Exposure exposure,
+                                               FullParameters which,
                                                std::span<const at::Tensor> asked) const;
   // The same on all ranks. Where one may want what others do not know of they agree on it.
   [[nodiscard]] std::vector<std::size_t> units_to_gather(const std::vector<bool>& wanted,
-                                                         Exposure exposure) const;
+                                                         FullParameters which) const;
   void expose_undivided();
 
   struct Whole {

@@ -27,6 +27,7 @@
 
 #include <accel/error.h>
 #include <accel/logging.h>
+#include <accel/memory_use.h>
 
 #include "libaccel/engine/construction/tensor_memory.h"
 #include "libaccel/engine/homes/parameter_memory.h"
@@ -499,18 +500,18 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
   if (gradients_ != nullptr) gradients_->settled();
 }
 
-void ShardedModel::begin_save(Exposure exposure, std::span<const at::Tensor> asked) {
+void ShardedModel::begin_save(FullParameters which, std::span<const at::Tensor> asked) {
   settle_writes();
-  if (masters_) masters_->expose(parameters_, exposure, asked);
+  if (masters_) masters_->expose(parameters_, which, asked);
 }
 
-void ShardedModel::begin_load(Exposure exposure, std::span<const at::Tensor> asked) {
+void ShardedModel::begin_load(FullParameters which, std::span<const at::Tensor> asked) {
   if (masters_) {
     // The home gets its values with publish_loaded(), which must find nothing held: that is refused before anything is
     // loaded.
     home_->before_write();
     home_->abandon_write();
-    masters_->expose(parameters_, exposure, asked);
+    masters_->expose(parameters_, which, asked);
   } else {
     home_->begin_load();
   }
@@ -546,6 +547,41 @@ std::shared_ptr<void> ShardedModel::hold(const std::vector<at::Tensor>& paramete
       names.push_back(parameters_[index_.at(parameter.unsafeGetTensorImpl())].name);
   }
   return home_->hold(names);
+}
+
+void ShardedModel::add_memory_use(MemoryUse& use) const {
+  const std::int64_t num_shards = home_->is_shared() ? 1 : group_->size();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const at::Tensor& seen = parameters_[units_[unit].slots.front().parameter].tensor;
+    use.parameters += units_[unit].shard_numel * seen.element_size() * num_shards;
+    if (masters_) use.masters += static_cast<std::int64_t>(masters_->shard(unit).nbytes());
+    if (const auto* storage = pager::paged_storage(seen)) {
+      const pager::PagerStatistics statistics = storage->table->statistics();
+      use.paged = static_cast<std::int64_t>(statistics.live_bytes);
+      use.peak_paged = static_cast<std::int64_t>(statistics.peak_bytes);
+    }
+  }
+  if (gradients_ == nullptr) return;
+  use.filling = gradients_->live_bytes();
+  use.peak_filling = gradients_->peak_bytes();
+}
+
+bool ShardedModel::is_first_replica() const noexcept {
+  return mesh_->size(MeshAxis::kReplicate) == 1 || mesh_->group(MeshAxis::kReplicate)->rank() == 0;
+}
+
+std::optional<at::Tensor> ShardedModel::piece(const at::Tensor& parameter) const {
+  if (is_piece(parameter)) return parameter;
+  if (!owns(parameter)) return std::nullopt;
+  const ShardPiece* const own = piece_of(parameter);
+  return own == nullptr ? at::Tensor() : own->tensor;
+}
+
+bool ShardedModel::has_gradients() const {
+  for (std::size_t i = 0; gradients_ != nullptr && i < parameters_.size(); ++i) {
+    if (gradients_->was_used(i)) return true;
+  }
+  return false;
 }
 
 bool ShardedModel::owns(const at::Tensor& parameter) const {

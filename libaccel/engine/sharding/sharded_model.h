@@ -80,6 +80,32 @@ class ShardedModel : public ModelSync {
   bool set_sync_in_backward(bool sync) noexcept override;
   void sync_next_backward() override { gradients_->arm(); }
 
+  [[nodiscard]] bool is_divided() const noexcept override { return true; }
+  [[nodiscard]] bool is_first_replica() const noexcept override;
+  [[nodiscard]] std::span<const NamedParameter> divided_parameters() const override {
+    return parameters_;
+  }
+  [[nodiscard]] std::optional<at::Tensor> piece(const at::Tensor& parameter) const override;
+  // What after_backward() does, for a backward that was not run by Accelerator::backward() and has brought this rank no gradient:
+  // with one, its end does it. Clears the gradients of pieces whose parameters' the program has cleared since.
+  void settle() override;
+  [[nodiscard]] bool has_gradients() const override;
+  [[nodiscard]] bool is_paged() const noexcept override { return home_->is_paged(); }
+  [[nodiscard]] bool has_masters() const noexcept override { return masters_.has_value(); }
+  [[nodiscard]] std::shared_ptr<void> hold(const std::vector<at::Tensor>& parameters) override;
+  void add_memory_use(MemoryUse& use) const override;
+  // Throws kInvalidArgument as before_write().
+  void begin_save(FullParameters which, std::span<const at::Tensor> asked) override;
+  void end_save() override {
+    if (masters_) masters_->withdraw(parameters_);
+  }
+  void begin_load(FullParameters which, std::span<const at::Tensor> asked) override;
+  void end_load() override;
+  // Each rank sees what its own pieces have, too.
+  void publish_loaded() override;
+  void add_parts(checkpoint::DividedTensors& divided) const override;
+  void add_to_view(const torch::nn::Module& module, accel::StateView& view) override;
+
   // ---- for the optimizer
 
   // Whether this parameter is divided.
@@ -87,9 +113,6 @@ class ShardedModel : public ModelSync {
   // This rank's pieces of a parameter that is divided: none or one. Borrowed.
   [[nodiscard]] const ShardPiece* piece_of(const at::Tensor& parameter) const;
   [[nodiscard]] std::size_t unit_of(const at::Tensor& parameter) const;
-  // What after_backward() does, for a backward that was not run by Accelerator::backward() and has brought this rank no gradient:
-  // with one, its end does it. Clears the gradients of pieces whose parameters' the program has cleared since.
-  virtual void settle();
   // Whether a piece is a whole parameter.
   [[nodiscard]] bool is_cut_by_tensor() const noexcept { return cut_ == ShardCut::kByTensor; }
   // Whether this is the tensor of one of this rank's pieces.
@@ -106,26 +129,6 @@ class ShardedModel : public ModelSync {
     piece_permit_->withdraw();
     home_->abandon_write();
   }
-  // Between them the parameters may be written to, on every rank the same; where there are masters, those that are exposed.
-  // asked: of Exposure::kAsked. Throws kUnsupported, on all ranks, while one holds parameters.
-  void begin_load(Exposure exposure, std::span<const at::Tensor> asked = {});
-  void end_load();
-  [[nodiscard]] bool has_masters() const noexcept { return masters_.has_value(); }
-  // Lets this rank's pieces have what the program has written to parameters since the last step.
-  void take_written();
-  // Between them those parameters that are exposed have their full precision. Throws kInvalidArgument as before_write().
-  // Requires: every rank calls it.
-  void begin_save(Exposure exposure, std::span<const at::Tensor> asked = {});
-  void end_save() {
-    if (masters_) masters_->withdraw(parameters_);
-  }
-  // After end_load(): lets every rank see what all have loaded, each its own pieces too. Throws as begin_load(). Requires: every
-  // rank calls it.
-  void publish_loaded();
-
-  // Keeps in memory what of these parameters is divided, for as long as somebody has what it returns; nullptr when all of it
-  // always is. Throws kPeerLost.
-  [[nodiscard]] std::shared_ptr<void> hold(const std::vector<at::Tensor>& parameters);
 
   // ---- for checkpoints and tests
 
@@ -144,12 +147,7 @@ class ShardedModel : public ModelSync {
   // In full precision, of a parameter that is whole on every rank.
   [[nodiscard]] at::Tensor full_values_of(const at::Tensor& parameter) const;
   [[nodiscard]] const std::vector<Unit>& units() const noexcept { return units_; }
-  [[nodiscard]] const GradientShards& gradients() const noexcept { return *gradients_; }
-  // Whether the ranks share one copy of the parameters.
-  [[nodiscard]] bool shares_memory() const noexcept { return home_->is_shared(); }
-  // Whether units come and go.
-  [[nodiscard]] bool is_paged() const noexcept { return home_->is_paged(); }
-  // The ranks over which it is divided as a whole, and the mesh that they are of.
+  // The ranks that the model is divided over.
   [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
   [[nodiscard]] Mesh& mesh() const noexcept { return *mesh_; }
 
@@ -175,6 +173,8 @@ class ShardedModel : public ModelSync {
   void average_ignored();
   void refuse_added_parameters() const;
   void settle_writes();
+  // Lets this rank's pieces have what the program has written to parameters since the last step.
+  void take_written();
 
   std::shared_ptr<Mesh> mesh_;
   std::shared_ptr<ProcessGroup> group_;  // along kShard

@@ -151,6 +151,12 @@ ShardedModel* ShardedOptimizer::model_of(const at::Tensor& parameter) const {
   return found == models_.end() ? nullptr : found->first.get();
 }
 
+bool ShardedOptimizer::steps(const ModelSync& model) const {
+  return std::any_of(models_.begin(), models_.end(), [&](const auto& entry) {
+    return entry.first.get() == &model;
+  });
+}
+
 void ShardedOptimizer::settle() {
   for (const auto& [model, units] : models_) model->settle();
 }

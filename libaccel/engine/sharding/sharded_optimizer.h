@@ -44,6 +44,19 @@ class ShardedOptimizer final : public detail::StepGate {
   void clear_gradients() override;
   [[nodiscard]] at::Tensor combine_norm(const at::Tensor& norm, double norm_type) override;
   [[nodiscard]] bool is_piece(const at::Tensor& parameter) const override;
+  [[nodiscard]] bool steps(const ModelSync& model) const override;
+  // For a class of the user's own, what stands for it (engine/checkpoint/states/archived_optimizer.h).
+  [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> whole_optimizer() const override;
+  void describe_states(torch::optim::Optimizer& whole,
+                       checkpoint::DividedTensors& divided,
+                       Wholes wholes) const override;
+  void take_states(torch::optim::Optimizer& whole,
+                   const checkpoint::DividedTensors& divided) override;
+  [[nodiscard]] accel::StateView view(
+      StateDictType type,
+      Wholes wholes,
+      const StateDictConfig& config,
+      const std::vector<torch::nn::Module*>& modules) const override;
 
   // The parameters that the optimizer was made for, by group: whole ones of the model.
   [[nodiscard]] const std::vector<std::vector<at::Tensor>>& whole_groups() const noexcept {
@@ -51,12 +64,12 @@ class ShardedOptimizer final : public detail::StepGate {
   }
   // With the units that it changes.
   [[nodiscard]] const auto& models() const noexcept { return models_; }
-  // The states of pieces are this rank's own as they are now: load_state() has read them.
-  void note_states();
   // nullptr: the parameter is not divided.
   [[nodiscard]] ShardedModel* model_of(const at::Tensor& parameter) const;
 
  private:
+  // The states of pieces are this rank's own as they are now.
+  void note_states();
   [[nodiscard]] std::vector<std::size_t> units_in(const ShardedModel& model) const;
   void refuse_foreign_states() const;
 
@@ -65,11 +78,5 @@ class ShardedOptimizer final : public detail::StepGate {
   std::vector<std::vector<at::Tensor>> whole_groups_;
   std::unordered_map<const void*, const void*> states_;  // by piece; of classes of torch::optim
 };
-
-// nullptr: the optimizer is not sharded.
-[[nodiscard]] inline const ShardedOptimizer* sharded_of(
-    const std::shared_ptr<detail::StepGate>& gate) {
-  return dynamic_cast<const ShardedOptimizer*>(gate.get());
-}
 
 }  // namespace accel::sharding

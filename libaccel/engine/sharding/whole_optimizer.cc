@@ -184,48 +184,35 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
   return tensor.detach().as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
-std::unique_ptr<Optimizer> whole_optimizer(Optimizer& optimizer, const ShardedOptimizer& sharded) {
+std::unique_ptr<Optimizer> ShardedOptimizer::whole_optimizer() const {
   std::vector<OptimizerParamGroup> groups;
-  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
-    groups.emplace_back(sharded.whole_groups()[g], optimizer.param_groups()[g].options().clone());
+  for (std::size_t g = 0; g < optimizer_.param_groups().size(); ++g) {
+    groups.emplace_back(whole_groups_[g], optimizer_.param_groups()[g].options().clone());
   }
-  if (!is_element_wise(optimizer))
-    return std::make_unique<checkpoint::ArchivedOptimizer>(optimizer, sharded.whole_groups());
-  std::unique_ptr<Optimizer> whole = traits_of(optimizer)->make(std::move(groups));
+  if (!is_element_wise(optimizer_))
+    return std::make_unique<checkpoint::ArchivedOptimizer>(optimizer_, whole_groups_);
+  std::unique_ptr<Optimizer> whole = traits_of(optimizer_)->make(std::move(groups));
   whole->state().clear();
   return whole;
 }
 
-void divide_parameters(const ShardedModel& model, checkpoint::DividedTensors& divided) {
-  for (const NamedParameter& parameter : model.parameters()) {
-    const at::Tensor& tensor = parameter.tensor;
-    if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
-    std::vector<checkpoint::TensorPart> parts;
-    if (const ShardPiece* piece = model.piece_of(tensor))
-      parts.push_back({piece->place.parameter_offset, in_memory_order(piece->tensor)});
-    divided.add(tensor, std::move(parts), model.units()[model.unit_of(tensor)].dtype);
-  }
-}
-
-void describe_states(Optimizer& optimizer,
-                     const ShardedOptimizer& sharded,
-                     Optimizer& whole,
-                     checkpoint::DividedTensors& divided,
-                     Wholes wholes) {
+void ShardedOptimizer::describe_states(Optimizer& whole,
+                                       checkpoint::DividedTensors& divided,
+                                       Wholes wholes) const {
   const at::NoGradGuard no_grad;
   if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
-    return describe_archived_states(optimizer, sharded, *archived, divided, wholes);
-  const OptimizerTraits& kind = *traits_of(optimizer);
-  for (const auto& [model, units] : sharded.models()) {
+    return describe_archived_states(optimizer_, *this, *archived, divided, wholes);
+  const OptimizerTraits& kind = *traits_of(optimizer_);
+  for (const auto& [model, units] : models_) {
     for (const std::size_t unit : units) {
-      UnitStates(kind, optimizer, *model, unit, divided, wholes).into(whole);
+      UnitStates(kind, optimizer_, *model, unit, divided, wholes).into(whole);
     }
   }
-  for (const auto& group : sharded.whole_groups()) {
+  for (const auto& group : whole_groups_) {
     for (const at::Tensor& parameter : group) {
-      if (sharded.model_of(parameter) != nullptr) continue;
-      const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (state != optimizer.state().end()) whole.state()[state->first] = state->second->clone();
+      if (model_of(parameter) != nullptr) continue;
+      const auto state = optimizer_.state().find(parameter.unsafeGetTensorImpl());
+      if (state != optimizer_.state().end()) whole.state()[state->first] = state->second->clone();
     }
   }
 }
@@ -236,23 +223,22 @@ at::Tensor part_of(const at::Tensor& whole, const at::Tensor& parameter, const P
   return laid_out.as_strided({place.numel}, {1}, place.parameter_offset).clone();
 }
 
-void take_states(Optimizer& whole,
-                 const ShardedOptimizer& sharded,
-                 const checkpoint::DividedTensors& divided,
-                 Optimizer& optimizer) {
+void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTensors& divided) {
   const at::NoGradGuard no_grad;
-  if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
-    return take_archived_states(*archived, sharded, divided, optimizer);
-  const OptimizerTraits& kind = *traits_of(optimizer);
-  optimizer.state().clear();
+  if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole)) {
+    take_archived_states(*archived, *this, divided, optimizer_);
+    return note_states();
+  }
+  const OptimizerTraits& kind = *traits_of(optimizer_);
+  optimizer_.state().clear();
   for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
-    kind.copy_options(whole.param_groups()[g].options(), optimizer.param_groups()[g].options());
+    kind.copy_options(whole.param_groups()[g].options(), optimizer_.param_groups()[g].options());
     for (const at::Tensor& parameter : whole.param_groups()[g].params()) {
       const auto found = whole.state().find(parameter.unsafeGetTensorImpl());
       if (found == whole.state().end()) continue;
-      const ShardedModel* model = sharded.model_of(parameter);
+      const ShardedModel* model = model_of(parameter);
       if (model == nullptr) {
-        optimizer.state()[found->first] = found->second->clone();
+        optimizer_.state()[found->first] = found->second->clone();
         continue;
       }
       const ShardPiece* piece = model->piece_of(parameter);
@@ -265,9 +251,10 @@ void take_states(Optimizer& whole,
             piece->tensor,
             parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values);
       }
-      optimizer.state()[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
+      optimizer_.state()[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
     }
   }
+  note_states();
 }
 
 }  // namespace accel::sharding

@@ -108,7 +108,11 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
   AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
-  AcceleratedScheduler prepare_scheduler(std::shared_ptr<Scheduler> scheduler);
+  AcceleratedScheduler prepare_scheduler(std::shared_ptr<Scheduler> scheduler) {
+    AcceleratedScheduler prepared = add_scheduler(std::move(scheduler));
+    match_schedulers();
+    return prepared;
+  }
 
   // This rank's part of a loader; a loader that was prepared comes back as it is.
   template <detail::DataLoaderHandle Loader>
@@ -164,8 +168,8 @@ class ACCEL_EXPORT Accelerator {
   }
 
   // Whether this batch ends an accumulation.
-  [[nodiscard]] bool sync_gradients() const;
-  [[nodiscard]] int gradient_accumulation_steps() const;
+  [[nodiscard]] bool sync_gradients() const { return gradient_state().sync_gradients(); }
+  [[nodiscard]] int gradient_accumulation_steps() const { return gradient_state().num_steps(); }
   void set_gradient_accumulation_steps(int steps);
 
   // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm before, a 0-d tensor.
@@ -284,8 +288,12 @@ class ACCEL_EXPORT Accelerator {
   // --- project and checkpoints
 
   [[nodiscard]] const ProjectConfiguration& project_configuration() const noexcept;
-  [[nodiscard]] const std::string& project_dir() const noexcept;
-  [[nodiscard]] const std::string& logging_dir() const noexcept;
+  [[nodiscard]] const std::string& project_dir() const {
+    return project_configuration().project_dir;
+  }
+  [[nodiscard]] const std::string& logging_dir() const {
+    return project_configuration().logging_dir;
+  }
   // The number of the next checkpoint.
   [[nodiscard]] std::int64_t save_iteration() const noexcept;
 
@@ -369,7 +377,9 @@ class ACCEL_EXPORT Accelerator {
   // On all ranks the same: a value, or its name in either case. Throws kInvalidArgument for a name that there is not, for
   // LOCAL_STATE_DICT of FSDP version 2, and without FSDP for all but FULL_STATE_DICT.
   void set_state_dict_type(StateDictType type);
-  void set_state_dict_type(std::string_view name);
+  void set_state_dict_type(std::string_view name) {
+    set_state_dict_type(parse<StateDictType>(name));
+  }
   // What save_state() saves. Borrowed from the Accelerator. With sharded models every rank calls it, and what was loaded
   // into it does not reach their optimizers: use load_state().
   [[nodiscard]] CheckpointObjects checkpoint_objects() const;
@@ -387,7 +397,6 @@ class ACCEL_EXPORT Accelerator {
   // The runtime of a module, made at the first call for it.
   std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module);
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
-  const CheckpointInfo& take_over(const LoadReport& report);
   void add_custom_object(Stateful& object);
   // Optimizers of sharded models get their pieces, whichever was prepared first.
   void match_optimizers();
@@ -397,7 +406,6 @@ class ACCEL_EXPORT Accelerator {
   bool next_batch_syncs();
   // How many rows of the gathered batch are samples; nullopt: all of them.
   [[nodiscard]] std::optional<std::int64_t> samples_of_last_batch() const;
-  [[nodiscard]] AutocastOptions autocast_options() const;
   [[nodiscard]] ShardOptions shard_options() const;
   void warn_of_join() const;
   void add_data_loader(std::shared_ptr<DataLoaderBase> loader);

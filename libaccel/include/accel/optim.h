@@ -29,8 +29,10 @@ class Optimizer;
 namespace accel {
 
 namespace detail {
+class Preparation;
 class StepGate;
-}
+class Training;
+}  // namespace detail
 
 class ACCEL_EXPORT AcceleratedOptimizer {
  public:
@@ -67,7 +69,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   friend bool operator==(const AcceleratedOptimizer&, const AcceleratedOptimizer&) = default;
 
  private:
-  friend class Accelerator;
+  friend class detail::Preparation;
+  friend class detail::Training;
   struct Shared;
   // The optimizer's state is divided over the ranks: the gate surrounds its steps.
   void set_gate(std::shared_ptr<detail::StepGate> gate) const;
@@ -112,7 +115,7 @@ class ACCEL_EXPORT AcceleratedScheduler final : public Stateful {
   }
 
  private:
-  friend class Accelerator;
+  friend class detail::Preparation;
   struct Shared;
   template <typename Step>
   void step_with(Step step) const;

@@ -84,6 +84,16 @@ std::vector<NamedTensor> state_of(const torch::nn::Module& module) {
   return state;
 }
 
+StateTensor whole_tensor(at::Tensor values) {
+  StateTensor tensor{.shape = values.sizes().vec(), .strides = values.strides().vec()};
+  tensor.values = std::move(values);
+  return tensor;
+}
+
+at::Tensor placed(const at::Tensor& values, const StateDictConfig& config) {
+  return config.offload_to_cpu ? values.cpu() : values;
+}
+
 UniqueState unique_state(const std::vector<NamedTensor>& state) {
   UniqueState unique;
   std::map<MemoryKey, std::string> kept;

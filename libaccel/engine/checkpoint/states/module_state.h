@@ -15,6 +15,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <accel/safetensors_file.h>
+#include <accel/state_dict_type.h>
+#include <accel/state_view.h>
 
 #include "libaccel/tensors/divided_tensors.h"
 
@@ -31,6 +33,10 @@ struct NamedTensor {
 
 // Borrows the module's tensors. Undefined buffers are left out.
 [[nodiscard]] std::vector<NamedTensor> state_of(const torch::nn::Module& module);
+
+[[nodiscard]] StateTensor whole_tensor(at::Tensor values);
+// On the CPU where that is wanted.
+[[nodiscard]] at::Tensor placed(const at::Tensor& values, const StateDictConfig& config);
 
 struct UniqueState {
   std::vector<NamedTensor> tensors;  // one of each tied group

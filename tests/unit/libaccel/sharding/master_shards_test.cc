@@ -45,8 +45,8 @@ class Masters {
     shards_.round_whole(frozen_, at::kBFloat16);
   }
 
-  void expose(Exposure exposure, const std::vector<at::Tensor>& asked = {}) {
-    shards_.expose(parameters_, exposure, asked);
+  void expose(FullParameters which, const std::vector<at::Tensor>& asked = {}) {
+    shards_.expose(parameters_, which, asked);
   }
   void withdraw() { shards_.withdraw(parameters_); }
   void take() { shards_.take_exposed(parameters_); }
@@ -89,16 +89,17 @@ void on_two_ranks(F body) {
   });
 }
 
-Exposure only_on_rank_0() {
-  return test::rank_of_this_process() == 0 ? Exposure::kAll : Exposure::kNone;
+FullParameters only_on_rank_0() {
+  return test::rank_of_this_process() == 0 ? FullParameters::kAll : FullParameters::kNone;
 }
 
 TEST(MasterShards, AnExposureInsideAnotherShowsWhatThatOneLeftRounded) {
   on_two_ranks([] {
-    for (const Exposure outer : {Exposure::kUndivided, Exposure::kNone, only_on_rank_0()}) {
+    for (const FullParameters outer :
+         {FullParameters::kUndivided, FullParameters::kNone, only_on_rank_0()}) {
       Masters masters;
       masters.expose(outer);
-      masters.expose(Exposure::kAll);
+      masters.expose(FullParameters::kAll);
       EXPECT_TRUE(masters.all_are_exact()) << static_cast<int>(outer);
       masters.withdraw();
       masters.withdraw();
@@ -110,7 +111,7 @@ TEST(MasterShards, AnExposureInsideAnotherShowsWhatThatOneLeftRounded) {
 TEST(MasterShards, AnExposureInsideAnotherShowsNothingToARankThatWantsNothing) {
   on_two_ranks([] {
     Masters masters;
-    masters.expose(Exposure::kUndivided);
+    masters.expose(FullParameters::kUndivided);
     masters.expose(only_on_rank_0());
     EXPECT_EQ(masters.all_are_exact(), test::rank_of_this_process() == 0);
     EXPECT_EQ(masters.parameter(1).scalar_type(), at::kFloat) << "the outer one shows it";
@@ -126,11 +127,11 @@ TEST(MasterShards, ShowsEachRankTheUnitsThatItAsksFor) {
     Masters masters;
     std::vector<at::Tensor> asked;
     if (asks) asked = {masters.parameter(0), at::zeros({2})};
-    masters.expose(Exposure::kAsked, asked);
+    masters.expose(FullParameters::kAsked, asked);
     EXPECT_EQ(masters.parameter(0).scalar_type(), asks ? at::kFloat : at::kBFloat16);
     EXPECT_EQ(masters.parameter(1).scalar_type(), at::kFloat) << "no range of a file";
     EXPECT_EQ(masters.parameter(2).scalar_type(), at::kBFloat16) << "nobody asked for it";
-    masters.expose(Exposure::kAll);
+    masters.expose(FullParameters::kAll);
     EXPECT_TRUE(masters.all_are_exact());
     masters.withdraw();
     masters.withdraw();
@@ -142,15 +143,15 @@ TEST(MasterShards, TakesWhatWasWrittenToParametersOfBothExposures) {
   on_two_ranks([] {
     Masters masters;
     const at::NoGradGuard no_grad;
-    masters.expose(Exposure::kUndivided);
+    masters.expose(FullParameters::kUndivided);
     masters.parameter(1).fill_(1.0 / 3);
-    masters.expose(Exposure::kAll);
+    masters.expose(FullParameters::kAll);
     masters.parameter(0).fill_(1.0 / 7);
     masters.take();
     masters.withdraw();
     masters.withdraw();
 
-    masters.expose(Exposure::kAll);
+    masters.expose(FullParameters::kAll);
     EXPECT_TRUE(at::equal(masters.parameter(0), at::zeros({4, 6}).fill_(1.0 / 7)));
     EXPECT_TRUE(at::equal(masters.parameter(1), at::zeros({6, 5}).fill_(1.0 / 3)));
     masters.withdraw();

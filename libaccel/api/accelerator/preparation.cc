@@ -1,0 +1,268 @@
+#include "libaccel/api/accelerator/preparation.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <torch/nn/module.h>
+
+#include <accel/env_contract.h>
+#include <accel/error.h>
+
+#include "libaccel/engine/gradients/ddp_reducer.h"
+#include "libaccel/engine/homes/empty_ranks.h"
+#include "libaccel/engine/homes/page_budget.h"
+#include "libaccel/engine/process/agreement.h"
+#include "libaccel/engine/process/freed_memory.h"
+#include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/settings/settings_agreement.h"
+#include "libaccel/engine/settings/zero_settings.h"
+#include "libaccel/engine/sharding/sharded_model.h"
+#include "libaccel/engine/sharding/sharded_optimizer.h"
+#include "libaccel/engine/sharding/undivided_state.h"
+#include "libaccel/engine/sharding/whole_gradient_model.h"
+#include "libaccel/engine/sharding/widened_parameters.h"
+
+namespace accel::detail {
+namespace {
+
+std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& options) {
+  if (options.fsdp_plugin && options.deepspeed_plugin) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "both fsdp_plugin and deepspeed_plugin are set",
+                "leave one of them out");
+  }
+  const EnvLookup env = process_env();
+  if (wants_deepspeed(options, env)) {
+    return sharding::resolve_zero(options.deepspeed_plugin.value_or(DeepSpeedPlugin{}), env);
+  }
+  if (!options.fsdp_plugin && !sharding::environment_wants_fsdp(env)) return std::nullopt;
+  return sharding::resolve(options.fsdp_plugin.value_or(FullyShardedDataParallelPlugin{}), env);
+}
+
+// Read whatever becomes of it: a mistake shows on one node, too. Requires: every rank calls it.
+bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group) {
+  bool has_budget = false;
+  const auto read = [&] {
+    has_budget = sharding::page_budget(settings.paging.max_live_bytes, process_env()).has_value();
+  };
+  jointly(read, group, "asking whether every rank can read its budget of pages");
+  return has_budget;
+}
+
+bool has_trainable_parameters(const torch::nn::Module& module) {
+  const std::vector<at::Tensor> parameters = module.parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+    return parameter.requires_grad();
+  });
+}
+
+}  // namespace
+
+Preparation::Preparation(DeepSpeedOptions read)
+    : options(std::move(read.options)),
+      fsdp(fsdp_settings(options)),
+      state({.mixed_precision = options.mixed_precision,
+             .cpu = options.cpu,
+             .use_fsdp = fsdp.has_value(),
+             .use_deepspeed = wants_deepspeed(options, process_env()),
+             .init_process_group = options.init_process_group}) {
+  sharding::set_loads_on_main_only(fsdp);
+  for (const std::string& notice : read.notices) logger.info(notice);
+  if (fsdp) {
+    for (const std::string& notice : fsdp->notices) logger.info(notice);
+  }
+  if (state.mixed_precision() == PrecisionType::kFp16 && options.grad_scaler.enabled) {
+    scaler = std::make_shared<GradScaler>(options.grad_scaler, state.device());
+  }
+}
+
+// Loaders may outlive this object.
+Preparation::~Preparation() {
+  for (const auto& loader : data_loaders) loader->set_on_boundary({});
+}
+
+AutocastOptions Preparation::autocast_options(const AutocastKwargs& asked) const {
+  const PrecisionType precision = state.mixed_precision();
+  return {.device_type = state.device().type(),
+          .dtype = precision == PrecisionType::kFp16 ? at::kHalf : at::kBFloat16,
+          .enabled = asked.enabled && precision != PrecisionType::kNo,
+          .cache_enabled = asked.cache_enabled};
+}
+
+ShardOptions Preparation::shard_options() const {
+  const DataLoaderConfiguration& config = options.dataloader_config;
+  ShardOptions shard;
+  shard.split_batches = config.split_batches;
+  shard.even_batches = config.even_batches;
+  shard.dispatch_batches = config.dispatch_batches;
+  shard.use_seedable_sampler = config.use_seedable_sampler;
+  shard.data_seed = config.data_seed;
+  if (options.device_placement) shard.device = state.device();
+  shard.rng_types = options.rng_types;
+  return shard;
+}
+
+void Preparation::set_state_dict_type(StateDictType type) {
+  if (fsdp) {
+    sharding::check_state_dict_type(type, fsdp->version);
+    fsdp->state_dict_type = type;
+  } else if (type != StateDictType::kFull) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(to_string(type)) + " is for models that are divided",
+                "set AcceleratorOptions.fsdp_plugin, or ACCELERATE_USE_FSDP");
+  }
+}
+
+std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn::Module> module) {
+  if (module == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "prepare() got a module holder without a module",
+                "construct the model before prepare()");
+  }
+  for (const auto& known : models) {
+    if (known->module() == module) return known;
+  }
+  if (options.device_placement && !sharding::is_empty(*module)) module->to(state.device());
+  std::optional<AutocastOptions> autocast;
+  if (state.mixed_precision() != PrecisionType::kNo) autocast = autocast_options(options.autocast);
+  std::shared_ptr<ModelSync> sync;
+  std::shared_ptr<ProcessGroup> group = state.process_group();
+  const bool has_others = group != nullptr && group->size() > 1;
+  if (has_others) sharding::verify_same_settings(fsdp, *group);
+  sharding::refuse_empty_models(*module, group.get(), fsdp);
+  // On one process too: its checkpoints are those of several.
+  if (sharding::widens(fsdp, state.mixed_precision())) sharding::widen_parameters(*module);
+  const bool has_budget = fsdp && has_page_budget(*fsdp, group.get());
+  const bool is_trained = has_trainable_parameters(*module);
+  if (has_others && is_trained) {
+    sync = make_sync(*module, std::move(group));
+  } else if (has_others && fsdp && fsdp->strategy != ShardingStrategy::kNoShard) {
+    sharding::send_frozen_model(*module, *fsdp, *group);
+  }
+  warn_of_options_without_effect(sync.get(), has_budget);
+  if (is_trained) keep_freed_memory();
+  models.push_back(std::make_shared<ModelRuntime>(std::move(module), std::move(sync), autocast));
+  return models.back();
+}
+
+void Preparation::warn_of_options_without_effect(const ModelSync* sync,
+                                                 bool has_page_budget) const {
+  const bool is_divided = sync != nullptr && sync->is_divided();
+  if (fsdp && fsdp->has_precision() && !is_divided) {
+    logger.warning_once(
+        "mixed_precision_policy changes nothing where a model is not divided: with one process, or "
+        "NO_SHARD");
+  }
+  if (has_page_budget && !(is_divided && sync->is_paged())) {
+    logger.warning_once(
+        "max_live_bytes (ACCEL_FSDP_MAX_LIVE_BYTES) changes nothing here: units come and go with "
+        "FULL_SHARD over several nodes");
+  }
+}
+
+// How the ranks keep a model in step.
+std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& module,
+                                                  std::shared_ptr<ProcessGroup> world) {
+  if (mesh_ == nullptr) {
+    const MeshShape shape = sharding::mesh_shape(fsdp, *world);
+    mesh_ = std::make_shared<Mesh>(std::move(world), shape);
+  }
+  if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
+    return std::make_shared<DdpReducer>(module, mesh_->group(MeshAxis::kData), options.ddp);
+  if (fsdp->keeps_whole_gradients) {
+    sharded_models_.push_back(
+        std::make_shared<sharding::WholeGradientModel>(module, mesh_, *fsdp, options.ddp));
+  } else {
+    sharded_models_.push_back(std::make_shared<sharding::ShardedModel>(module, mesh_, *fsdp));
+  }
+  return sharded_models_.back();
+}
+
+AcceleratedOptimizer Preparation::add_optimizer(
+    std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  for (const AcceleratedOptimizer& known : optimizers) {
+    if (&known.optimizer() == optimizer.get()) return known;
+  }
+  optimizers.emplace_back(std::move(optimizer), scaler);
+  sharded_optimizers_.emplace_back();
+  if (fsdp && fsdp->gradient_clipping) optimizers.back().set_clipping(*fsdp->gradient_clipping);
+  match_optimizers();
+  const AcceleratedOptimizer& prepared = optimizers.back();
+  for (const AcceleratedScheduler& waiting : unmatched_) {
+    if (waiting.scheduler().optimizer() == &prepared.optimizer())
+      waiting.set_optimizers({prepared});
+  }
+  return prepared;
+}
+
+void Preparation::match_optimizers() {
+  if (sharded_models_.empty()) return;
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    sharded_optimizers_[i] = sharding::ShardedOptimizer::rewrite(
+        optimizers[i].optimizer(), sharded_optimizers_[i], sharded_models_);
+    optimizers[i].set_gate(sharded_optimizers_[i]);
+  }
+}
+
+AcceleratedScheduler Preparation::add_scheduler(std::shared_ptr<Scheduler> scheduler) {
+  for (const AcceleratedScheduler& known : schedulers) {
+    if (&known.scheduler() == scheduler.get()) return known;
+  }
+  schedulers.emplace_back(std::move(scheduler),
+                          std::vector<AcceleratedOptimizer>{},
+                          AcceleratedSchedulerOptions{options.step_scheduler_with_optimizer,
+                                                      options.dataloader_config.split_batches});
+  unmatched_.push_back(schedulers.back());
+  return schedulers.back();
+}
+
+// A scheduler waits for the optimizer that it was made for, and for all of them when that is unknown, or still to be prepared
+// by a later call.
+void Preparation::match_schedulers() {
+  std::vector<AcceleratedScheduler> waiting;
+  for (const AcceleratedScheduler& prepared : unmatched_) {
+    Scheduler& scheduler = prepared.scheduler();
+    for (const auto& [from, to] : moved_optimizers) {
+      if (scheduler.optimizer() == from) scheduler.rebind(*to);
+    }
+    std::vector<AcceleratedOptimizer> own;
+    for (const AcceleratedOptimizer& optimizer : optimizers) {
+      if (&optimizer.optimizer() == scheduler.optimizer()) own.push_back(optimizer);
+    }
+    if (own.empty() && scheduler.optimizer() != nullptr) waiting.push_back(prepared);
+    prepared.set_optimizers(own.empty() ? optimizers : std::move(own));
+  }
+  unmatched_ = std::move(waiting);
+  moved_optimizers.clear();
+}
+
+void Preparation::add_data_loader(std::shared_ptr<DataLoaderBase> loader,
+                                  const std::function<void()>& on_boundary) {
+  if (std::find(data_loaders.begin(), data_loaders.end(), loader) != data_loaders.end()) return;
+  if (on_boundary) loader->set_on_boundary(on_boundary);
+  data_loaders.push_back(std::move(loader));
+}
+
+void Preparation::clear() {
+  models.clear();
+  sharded_models_.clear();
+  optimizers.clear();
+  sharded_optimizers_.clear();
+  schedulers.clear();
+  unmatched_.clear();
+  for (const auto& loader : data_loaders) loader->set_on_boundary({});
+  data_loaders.clear();
+}
+
+std::vector<torch::nn::Module*> Preparation::modules() const {
+  std::vector<torch::nn::Module*> modules;
+  for (const auto& model : models) modules.push_back(model->module().get());
+  return modules;
+}
+
+std::vector<std::shared_ptr<ModelSync>> Preparation::divided_models() const {
+  return {sharded_models_.begin(), sharded_models_.end()};
+}
+
+}  // namespace accel::detail

@@ -1,0 +1,95 @@
+// Preparation: the options of an Accelerator, the state of its process, and what was prepared with it.
+//
+// Matches what belongs together, whichever was prepared first. Others read the members, and change none.
+//
+// Threads:  the thread that trains; every rank prepares the same objects in the same order.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include <accel/accelerator_options.h>
+#include <accel/detail/dataloader_base.h>
+#include <accel/logging.h>
+#include <accel/optim.h>
+#include <accel/state.h>
+
+#include "libaccel/api/accelerator/model_runtime.h"
+#include "libaccel/engine/optim/step_gate.h"
+#include "libaccel/engine/process/mesh.h"
+#include "libaccel/engine/settings/deepspeed_options.h"
+#include "libaccel/engine/settings/fsdp_settings.h"
+
+namespace accel::sharding {
+class ShardedModel;
+class ShardedOptimizer;
+}  // namespace accel::sharding
+
+namespace accel::detail {
+
+class Preparation {
+ public:
+  // Joins the other ranks. Throws what AcceleratorState throws, kInvalidArgument and kEnvInvalid for options.
+  explicit Preparation(DeepSpeedOptions read);
+  ~Preparation();
+  Preparation(const Preparation&) = delete;
+  Preparation& operator=(const Preparation&) = delete;
+
+  // The runtime of a module, made at the first call for it.
+  std::shared_ptr<ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module);
+  AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
+  // on_boundary: called when a loop is done with a batch; may be empty.
+  void add_data_loader(std::shared_ptr<DataLoaderBase> loader,
+                       const std::function<void()>& on_boundary);
+  // Optimizers of divided models get their pieces.
+  void match_optimizers();
+  void match_schedulers();
+  // Forgets all of them.
+  void clear();
+
+  [[nodiscard]] AutocastOptions autocast_options(const AutocastKwargs& asked) const;
+  [[nodiscard]] ShardOptions shard_options() const;
+  // Throws as Accelerator::set_state_dict_type().
+  void set_state_dict_type(StateDictType type);
+  [[nodiscard]] std::vector<torch::nn::Module*> modules() const;
+  // How the ranks keep those models in step that are divided over them.
+  [[nodiscard]] std::vector<std::shared_ptr<ModelSync>> divided_models() const;
+  // The ranks by what divides models. Requires: a model was prepared that several ranks train.
+  [[nodiscard]] Mesh& mesh() const noexcept { return *mesh_; }
+  // Of an optimizer whose state is divided over the ranks; else nullptr.
+  [[nodiscard]] static StepGate* gate_of(const AcceleratedOptimizer& optimizer) {
+    return optimizer.gate().get();
+  }
+
+  AcceleratorOptions options;
+  std::optional<sharding::FsdpSettings> fsdp;
+  AcceleratorState state;
+  Logger logger = get_logger("accel.accelerator");
+  std::shared_ptr<GradScaler> scaler;  // nullptr unless fp16
+  std::vector<std::shared_ptr<ModelRuntime>> models;
+  std::vector<AcceleratedOptimizer> optimizers;
+  std::vector<AcceleratedScheduler> schedulers;
+  std::vector<std::shared_ptr<DataLoaderBase>> data_loaders;
+  // Of the prepare() that is running, the optimizers that it took over, by where they were: schedulers made for them follow.
+  std::vector<std::pair<const void*, std::shared_ptr<torch::optim::Optimizer>>> moved_optimizers;
+
+ private:
+  // The first one makes the mesh.
+  [[nodiscard]] std::shared_ptr<ModelSync> make_sync(const torch::nn::Module& module,
+                                                     std::shared_ptr<ProcessGroup> world);
+  void warn_of_options_without_effect(const ModelSync* sync, bool has_page_budget) const;
+
+  std::shared_ptr<Mesh> mesh_;
+  std::vector<std::shared_ptr<sharding::ShardedModel>> sharded_models_;  // of some models
+  // By place in optimizers; nullptr: it steps whole parameters.
+  std::vector<std::shared_ptr<sharding::ShardedOptimizer>> sharded_optimizers_;
+  std::vector<AcceleratedScheduler> unmatched_;  // whose optimizers were not prepared yet
+};
+
+}  // namespace accel::detail

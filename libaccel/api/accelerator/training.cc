@@ -1,0 +1,289 @@
+// How a backward ends on all ranks, and what is done to gradients before a step.
+
+#include "libaccel/api/accelerator/training.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/max.h>
+
+#include <accel/env_contract.h>
+#include <accel/error.h>
+#include <accel/random.h>
+
+#include "libaccel/engine/gradients/gradient_hooks.h"
+#include "libaccel/engine/optim/gradient_clipping.h"
+#include "libaccel/engine/process/process_group.h"
+#include "libaccel/tensors/checked_number.h"
+#include "libaccel/tensors/parameter_list.h"
+#include "libaccel/tensors/state_reader.h"
+
+namespace accel::detail {
+namespace {
+
+constexpr const char* kStepKey = "step";  // batches of the accumulation that is under way
+
+using Models = std::vector<std::shared_ptr<ModelRuntime>>;
+
+int accumulation_steps_from_env(int fallback) {
+  constexpr std::string_view kName = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  const std::optional<std::string> text = process_env()(kName);
+  if (!text || text->empty()) return fallback;
+  int steps = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), steps);
+  if (error != std::errc() || end != text->data() + text->size() || steps < 1) {
+    throw Error(ErrorCode::kEnvInvalid,
+                std::string(kName) + " is '" + *text + "', expected a whole number of at least 1");
+  }
+  return steps;
+}
+
+GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options) {
+  if (options.gradient_accumulation_plugin) {
+    if (options.gradient_accumulation_steps != 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "both gradient_accumulation_steps and gradient_accumulation_plugin are set",
+                  "set num_steps in the plugin, or leave the plugin out");
+    }
+    return *options.gradient_accumulation_plugin;
+  }
+  // Only a plugin asks for adjust_scheduler; with the number alone the peer's schedules stand still.
+  return {.num_steps = accumulation_steps_from_env(options.gradient_accumulation_steps),
+          .adjust_scheduler = false};
+}
+
+void check_steps(int steps) {
+  if (steps >= 1) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "gradient_accumulation_steps is " + std::to_string(steps) + ", expected at least 1");
+}
+
+void refuse_averages_with_graph(const Models& models) {
+  const bool averages = std::any_of(
+      models.begin(), models.end(), [](const auto& model) { return model->sync() != nullptr; });
+  if (!averages) return;
+  throw Error(ErrorCode::kUnsupported,
+              "create_graph is set, and gradients that are averaged over the ranks have no graph",
+              "take the inner derivative with torch::autograd::grad(..., create_graph = true), and "
+              "call backward() for the loss that is made of it");
+}
+
+// Stops a backward at the first gradient of each model that has autocast and whose forwards have all gone past it, in fp32.
+std::deque<GradientHooks> refuse_without_autocast(const Models& models) {
+  std::deque<GradientHooks> hooks;
+  for (const auto& model : models) {
+    if (model->has_run() || !model->autocast() || !model->autocast()->enabled) continue;
+    const std::vector<NamedParameter> parameters = trainable_parameters(*model->module());
+    hooks.emplace_back(parameters, [parameters](std::size_t index, const at::Tensor&) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the parameter " + parameters[index].name +
+                      " got a gradient from a forward of the module itself, without the mixed "
+                      "precision of the Accelerator",
+                  "write model(x) or model.forward(x), with the model that prepare() returned, in "
+                  "place of model->forward(x); or hold accelerator.autocast() around the forward");
+    });
+  }
+  return hooks;
+}
+
+}  // namespace
+
+Training::Training(const Preparation& prepared)
+    : prepared_(prepared), gradient_state_(accumulation_plugin(prepared.options)) {
+  check_steps(gradient_state_.num_steps());
+}
+
+void Training::set_accumulation_steps(int steps) {
+  check_steps(steps);
+  gradient_state_ = GradientState({.num_steps = steps,
+                                   .adjust_scheduler = gradient_state_.adjust_scheduler(),
+                                   .sync_with_dataloader = gradient_state_.sync_with_dataloader(),
+                                   .sync_each_batch = gradient_state_.sync_each_batch()});
+}
+
+bool Training::next_batch_syncs() {
+  const bool ends_loader =
+      gradient_state_.sync_with_dataloader() && gradient_state_.end_of_dataloader();
+  batch_count_ = ends_loader ? 0 : batch_count_ + 1;
+  const bool syncs = ends_loader || batch_count_ % gradient_state_.num_steps() == 0;
+  gradient_state_.set_sync_gradients(syncs);
+  return syncs || (gradient_state_.sync_each_batch() && prepared_.state.use_distributed());
+}
+
+void Training::end_batch() {
+  if (num_batches_ == boundary_batch_ || !gradient_state_.sync_gradients()) return;
+  boundary_batch_ = num_batches_;
+  for (StepObserver* const observer : observers_) observer->at_boundary();
+}
+
+void Training::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  if (options.create_graph) refuse_averages_with_graph(prepared_.models);
+  ++num_batches_;
+  const int steps = gradient_state_.num_steps();
+  at::Tensor scaled = steps == 1 ? loss : loss / steps;
+  if (const auto& scaler = prepared_.scaler) {
+    // Gradients that were clipped and not stepped.
+    for (const AcceleratedOptimizer& optimizer : prepared_.optimizers)
+      scaler->forget(optimizer.optimizer());
+    scaled = scaler->scale(scaled);
+  }
+  std::deque<GradientHooks> refusals;
+  if (!has_autocast_) refusals = refuse_without_autocast(prepared_.models);
+  if (prepared_.state.use_distributed()) {
+    run_on_all_ranks(scaled, options);
+  } else {
+    scaled.backward({}, options.retain_graph, options.create_graph);
+  }
+  for (StepObserver* const observer : observers_) observer->after_backward();
+}
+
+void Training::run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& options) const {
+  std::vector<ModelSync*> models;
+  for (const auto& model : prepared_.models) {
+    if (model->sync() != nullptr) models.push_back(model->sync().get());
+  }
+  const auto abandon = [&] {
+    for (ModelSync* const model : models) model->abandon_backward();
+  };
+  for (ModelSync* const model : models) model->begin_backward();
+  try {
+    loss.backward({}, options.retain_graph, options.create_graph);
+    for (ModelSync* const model : models) model->after_backward();
+    if (gradient_state_.sync_gradients()) warn_of_models_without_optimizer();
+  } catch (const Error&) {
+    abandon();
+    throw;
+  } catch (const std::exception& error) {
+    abandon();
+    // Only a lost connection can be told apart; everything else is LibTorch's own to explain.
+    const AcceleratorState& state = prepared_.state;
+    Error lost = collective_error(
+        error.what(), "reducing gradients", state.process_index(), state.num_processes());
+    if (lost.code() != ErrorCode::kPeerLost) throw;
+    throw lost;
+  }
+}
+
+// The parameters of such a model have no gradients, so an optimizer that was not prepared passes all of them by. Of whole
+// gradients its step is refused.
+void Training::warn_of_models_without_optimizer() const {
+  const std::vector<AcceleratedOptimizer>& optimizers = prepared_.optimizers;
+  for (const auto& model : prepared_.divided_models()) {
+    const bool is_stepped =
+        std::any_of(optimizers.begin(), optimizers.end(), [&](const auto& each) {
+          const StepGate* const gate = Preparation::gate_of(each);
+          return gate != nullptr && gate->steps(*model);
+        });
+    if (is_stepped || !model->has_gradients()) continue;
+    prepared_.logger.warning_once(
+        "no optimizer that was prepared has the parameters of the model of " +
+        model->divided_parameters().front().name +
+        ", which got gradients: no step will change them; give the optimizer to prepare(), too");
+  }
+}
+
+Training::OwnGradients Training::own_gradients(const std::vector<at::Tensor>& parameters) const {
+  OwnGradients own;
+  const auto models = prepared_.divided_models();
+  for (const auto& model : models) model->settle();
+  for (const at::Tensor& parameter : parameters) {
+    std::optional<at::Tensor> piece;  // also of those in the optimizer's groups
+    for (const auto& model : models) {
+      if (!piece) piece = model->piece(parameter);
+    }
+    if (!piece) {
+      own.whole.push_back(parameter);
+    } else if (piece->defined()) {
+      own.pieces.push_back(*std::move(piece));
+    }
+  }
+  // Also where this rank has no piece of a group: others may, and wait for its part.
+  own.is_of_divided = !models.empty();
+  return own;
+}
+
+at::Tensor Training::clip_norm(const std::vector<at::Tensor>& parameters,
+                               double max_norm,
+                               double norm_type) const {
+  check_number(max_norm >= 0, "max_norm", max_norm, "0 or above");
+  check_number(!std::isnan(norm_type), "norm_type", norm_type, "a norm: 2, 1 or infinity");
+  unscale_all();
+  const OwnGradients own = own_gradients(parameters);
+  if (!own.is_of_divided) return clip_gradient_norm_(parameters, max_norm, norm_type);
+  if (!(norm_type > 0)) {
+    // A rank without a piece does not know of the others'.
+    at::Tensor has_pieces = at::full({}, !own.pieces.empty(), at::kInt);
+    for (const auto& group : prepared_.mesh().dividing_groups())
+      group->all_reduce_(has_pieces, Reduction::kMax, "clip_grad_norm_");
+    if (has_pieces.item<int>() == 0) return clip_gradient_norm_(own.whole, max_norm, norm_type);
+    throw Error(ErrorCode::kUnsupported,
+                "norm_type is " + std::to_string(norm_type) +
+                    ", which parts of divided gradients do not add up to",
+                "clip by a norm above 0: 2, 1 or infinity");
+  }
+  return clip_gradient_norm_(
+      own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
+        return combined_norm(prepared_.mesh().dividing_groups(), norm, norm_type);
+      });
+}
+
+void Training::clip_value(const std::vector<at::Tensor>& parameters, double clip_value) const {
+  check_number(clip_value >= 0, "clip_value", clip_value, "0 or above");
+  unscale_all();
+  const OwnGradients own = own_gradients(parameters);
+  clip_gradient_value_(own.pieces, clip_value);
+  clip_gradient_value_(own.whole, clip_value);
+}
+
+void Training::unscale_all() const {
+  for (const AcceleratedOptimizer& optimizer : prepared_.optimizers) unscale(optimizer);
+}
+
+void Training::unscale(const AcceleratedOptimizer& optimizer) const {
+  if (prepared_.scaler == nullptr) return;
+  if (!gradient_state_.sync_gradients()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "fp16 gradients cannot be unscaled while they are being accumulated",
+                "clip only when accelerator.sync_gradients() is true");
+  }
+  optimizer.unscale();
+}
+
+void Training::set_trigger() {
+  trigger_ = at::full({}, 1, at::TensorOptions(at::kLong).device(prepared_.state.device()));
+}
+
+bool Training::check_trigger() {
+  at::Tensor raised =
+      trigger_.defined()
+          ? trigger_
+          : at::full({}, 0, at::TensorOptions(at::kLong).device(prepared_.state.device()));
+  if (const std::shared_ptr<ProcessGroup> group = prepared_.state.process_group()) {
+    group->all_reduce_(raised, Reduction::kMax, "check_trigger");
+  }
+  trigger_.reset();
+  return raised.item<std::int64_t>() != 0;
+}
+
+StateDict Training::state_dict() const {
+  StateDict state = rng_state();
+  state.values[kStepKey] = batch_count_;
+  return state;
+}
+
+void Training::load_state_dict(const StateDict& state) {
+  const std::int64_t batch_count = StateReader("the random states", state).integer(kStepKey);
+  set_rng_state(state);
+  batch_count_ = batch_count;
+}
+
+}  // namespace accel::detail
