@@ -106,7 +106,7 @@ std::string ending_text(const v1::Job& job) {
 std::string state_name(v1::JobState state) {
   const std::string name = v1::JobState_Name(state);
   constexpr std::string_view kPrefix = "JOB_STATE_";
-  return launcher::lowercase(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
+  return lowercase(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
 }
 
 int launch_by_agent(const launcher::ElasticRequest& request) {
