@@ -180,6 +180,19 @@ def include_faults():
                         yield f"{path.relative_to(SOURCE)}:{number}: {folder}/ must not include {name}"
 
 
+def page_faults():
+    """The pictures of docs/design.md name each folder of LEVELS, which names none that is not there."""
+    page = (SOURCE / "docs/design.md").read_text()
+    pictures = page[page.index("\n## Parts\n"):page.index("\n## Which files to open\n")]
+    named = set(re.findall(r"\w+", pictures))
+    for root, lines in LEVELS.items():
+        for folder in " ".join(lines).split():
+            if not (SOURCE / root / folder).is_dir():
+                yield f"LEVELS names {root}/{folder}, which is not there"
+            if not named.issuperset(folder.split("/")):
+                yield f"docs/design.md, Parts: no picture names {root}/{folder}"
+
+
 def code_lines(path):
     for number, line in enumerate(path.read_text().splitlines(), 1):
         yield number, re.sub(r"(^|\s)//.*", "", line)
@@ -276,7 +289,7 @@ def bites():
 
 def main():
     bites()
-    faults = [*include_faults(), *level_faults(), *interception_faults(), *effect_faults(), *link_faults(),
+    faults = [*include_faults(), *level_faults(), *page_faults(), *interception_faults(), *effect_faults(), *link_faults(),
               *gloo_symbol_faults(), *load_faults()]
     for fault in faults:
         print("layers:", fault)
