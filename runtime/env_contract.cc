@@ -9,11 +9,13 @@
 #include "accel/env_contract.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime/text/letter_case.h"
+#include "runtime/text/number_text.h"
 
 namespace accel {
 namespace {
@@ -29,19 +31,6 @@ Error invalid(std::string_view name, std::string_view value, std::string_view ex
   return Error(ErrorCode::kEnvInvalid, std::move(message));
 }
 
-// A whole number that fits an int, surrounding blanks allowed as in Python's int().
-std::optional<int> parse_int(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return std::nullopt;
-  text = text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
-  int number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 struct NamedInt {
   std::string_view name;
   int value = 0;
@@ -53,7 +42,7 @@ Result<std::optional<NamedInt>> first_number(const EnvLookup& lookup,
   for (std::string_view name : names) {
     const std::optional<std::string> text = lookup(name);
     if (!text || text->empty()) continue;
-    const std::optional<int> number = parse_int(*text);
+    const std::optional<int> number = signed_number<int>(*text);
     if (!number) return invalid(name, *text, "a whole number");
     if (*number >= 0) return std::optional(NamedInt{name, *number});
   }
@@ -236,10 +225,7 @@ Result<WorkerIdentity> parse_worker_env(const EnvLookup& lookup) {
 }
 
 Result<bool> parse_env_bool(std::string_view name, std::string_view value) {
-  std::string lower(value);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
+  const std::string lower = lowercase(value);
   for (std::string_view yes : {"y", "yes", "t", "true", "on", "1"}) {
     if (lower == yes) return true;
   }

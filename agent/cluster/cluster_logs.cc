@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "agent/jobs/job_runner.h"
+#include "agent/jobs/job_state.h"
 
 namespace accel::agent {
 namespace {

@@ -11,6 +11,7 @@
 #include "agent/control/control_streams.h"
 #include "agent/jobs/diagnosis.h"
 #include "agent/jobs/job_request.h"
+#include "agent/jobs/job_state.h"
 #include "agent/logs/log_stream.h"
 #include "runtime/printable.h"
 

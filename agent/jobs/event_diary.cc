@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/jobs/job_runner.h"
+#include "agent/jobs/job_state.h"
 #include "agent/shims/job_counters.h"
 #include "runtime/printable.h"
 

@@ -18,6 +18,7 @@
 #include "agent/access/ticket_book.h"
 #include "agent/config/node_address.h"
 #include "agent/jobs/job_entry.h"
+#include "agent/jobs/job_state.h"
 #include "runtime/supervisor/owner/last_word.h"
 #include "runtime/supervisor/owner/shim_state.h"
 

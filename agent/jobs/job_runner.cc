@@ -1,7 +1,6 @@
 #include "agent/jobs/job_runner.h"
 
 #include <algorithm>
-#include <cctype>
 #include <csignal>
 #include <ctime>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "agent/files/shim_folder.h"
 #include "agent/jobs/job_entry.h"
 #include "agent/jobs/job_request.h"
+#include "agent/jobs/job_state.h"
 #include "agent/shims/heard_workers.h"
 #include "agent/shims/job_report.h"
 #include "agent/shims/worker_signals.h"
@@ -61,17 +61,6 @@ void stamp(google::protobuf::Timestamp& time) {
   ::clock_gettime(CLOCK_REALTIME, &now);
   time.set_seconds(now.tv_sec);
   time.set_nanos(static_cast<int>(now.tv_nsec));
-}
-
-bool has_ended(const v1::Job& job) {
-  return job.state() >= v1::JOB_STATE_SUCCEEDED;
-}
-
-std::string job_state_word(v1::JobState state) {
-  std::string name = v1::JobState_Name(state);
-  constexpr std::string_view kPrefix = "JOB_STATE_";
-  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-  return lowercase(name);
 }
 
 JobRunner::JobRunner(asio::io_context& context,

@@ -157,9 +157,4 @@ class JobRunner {
   ShimAdopter adopter_;  // the last: its threads end before what they were asked for
 };
 
-[[nodiscard]] bool has_ended(const v1::Job& job);
-
-// "running" of JOB_STATE_RUNNING.
-[[nodiscard]] std::string job_state_word(v1::JobState state);
-
 }  // namespace accel::agent

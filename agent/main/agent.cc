@@ -23,6 +23,7 @@
 #include "agent/files/state_folder.h"
 #include "agent/jobs/event_diary.h"
 #include "agent/jobs/job_runner.h"
+#include "agent/jobs/job_state.h"
 #include "agent/main/agent_metrics.h"
 #include "agent/main/health_watch.h"
 #include "agent/main/service_manager.h"

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "agent/files/open_files.h"
+#include "agent/jobs/job_state.h"
 
 namespace accel::agent {
 namespace {

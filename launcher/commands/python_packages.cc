@@ -1,11 +1,11 @@
 #include "launcher/commands/python_packages.h"
 
-#include <cctype>
 #include <filesystem>
 #include <sstream>
 
 #include "launcher/system/program_output.h"
 #include "launcher/workers/script.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/text_file.h"
 
 namespace accel::launcher {
@@ -41,7 +41,7 @@ std::string normalized(std::string_view name) {
   for (const char c : name) {
     const bool is_joint = c == '-' || c == '_' || c == '.';
     if (is_joint && result.ends_with('-')) continue;
-    result += is_joint ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    result += is_joint ? '-' : lowercase(c);
   }
   return result;
 }

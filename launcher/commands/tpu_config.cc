@@ -14,6 +14,7 @@
 #include "launcher/config/config_writer.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/system/own_environment.h"
+#include "launcher/system/program_output.h"
 #include "runtime/printable.h"
 #include "runtime/text/text_file.h"
 #include "runtime/user_folders.h"
@@ -22,7 +23,6 @@ namespace accel::launcher {
 namespace {
 
 constexpr std::string_view kTpuConfig = "tpu-config";
-constexpr int kSignalled = 128;
 
 void add_tpu_options(CLI::App& app, TpuRequest& request, std::string& config_file, bool& debug) {
   app.add_option("--config_file", config_file, "where to look for what is not given");
@@ -79,7 +79,7 @@ Result<int> run_gcloud(const std::vector<std::string>& words) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  return WIFSIGNALED(status) ? kSignalled + WTERMSIG(status) : WEXITSTATUS(status);
+  return exit_code_of(status);
 }
 
 Result<int> set_up(TpuRequest request, std::string config_file, bool debug) {

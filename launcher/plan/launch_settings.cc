@@ -20,6 +20,7 @@
 #include "launcher/workers/node_range.h"
 #include "launcher/workers/strategy_rules.h"
 #include "runtime/text/endpoint_text.h"
+#include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
 namespace {

@@ -77,6 +77,10 @@ std::optional<std::string> read_all(int fd, TimePoint deadline) {
 
 }  // namespace
 
+int exit_code_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? kSignalBase + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
 Result<ProgramOutput> run_program(const std::vector<std::string>& words,
                                   const EnvMap& environment,
                                   std::chrono::milliseconds limit) {
@@ -114,8 +118,7 @@ Result<ProgramOutput> run_program(const std::vector<std::string>& words,
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  const int exit_code = WIFSIGNALED(status) ? kSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
-  return ProgramOutput{.exit_code = exit_code, .out = *std::move(out)};
+  return ProgramOutput{.exit_code = exit_code_of(status), .out = *std::move(out)};
 }
 
 }  // namespace accel::launcher

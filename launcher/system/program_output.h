@@ -17,6 +17,9 @@ struct ProgramOutput {
   std::string out;    // its stdout; stderr goes where ours goes
 };
 
+// Of an end as waitpid() tells it: the exit code, or 128 + signal.
+[[nodiscard]] int exit_code_of(int wait_status);
+
 // For a program that only says something about itself or the machine.
 inline constexpr std::chrono::seconds kAnswerLimit{20};
 

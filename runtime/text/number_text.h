@@ -27,6 +27,14 @@ template <typename Number>
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+// As number_of(), with blanks around the number and a plus before it.
+template <typename Number>
+[[nodiscard]] std::optional<Number> signed_number(std::string_view text) {
+  text = trimmed(text, " \t\r\n");
+  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
+  return number_of<Number>(text);
+}
+
 inline constexpr std::string_view kTypedBlanks = " \t\n\v\f\r";
 
 // As number_of(), for what a person typed: with what the peers' int() and float() take, blanks around the number, a plus

@@ -11,10 +11,6 @@ int fail(const Error& error) {
   return error_info(error.code()).exit_status;
 }
 
-bool has_ended(const v1::Job& job) {
-  return job.state() >= v1::JOB_STATE_SUCCEEDED;
-}
-
 void print_json(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;

@@ -7,16 +7,12 @@
 
 #include <accel/error.h>
 
-#include "accel/v1/control.pb.h"
-
 namespace accel::cluster {
 
 inline constexpr const char* kProgram = "accel";
 
 // Says what went wrong; gives the exit status.
 int fail(const Error& error);
-
-[[nodiscard]] bool has_ended(const v1::Job& job);
 
 // With the names of the protocol, on one line or several.
 void print_json(const google::protobuf::Message& message);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "agent/jobs/job_page.h"
+#include "agent/jobs/job_state.h"
 #include "launcher/cluster/agents/agent_client.h"
 #include "launcher/cluster/agents/answers.h"
 #include "launcher/cluster/agents/followed_job.h"
@@ -104,19 +105,19 @@ unsigned num_alive(const v1::Job& job) {
 void print_row(const v1::Job& job) {
   std::printf("%-40s %-10s %-12s %5s %7u %8u %5s\n",
               job.job_id().c_str(),
-              state_name(job.state()).c_str(),
+              agent::job_state_word(job.state()).c_str(),
               job.user().c_str(),
               std::to_string(job.max_nodes() > 0 ? job.nodes_size() : 1).c_str(),
               num_alive(job),
               job.restarts(),
-              has_ended(job) ? std::to_string(job.exit_code()).c_str() : "");
+              agent::has_ended(job) ? std::to_string(job.exit_code()).c_str() : "");
 }
 
 void print_details(const v1::Job& job) {
   std::printf("job       %s\nuuid      %s\nstate     %s\nuser      %s (uid %u)\nrestarts  %u\n",
               job.job_id().c_str(),
               job.job_uuid().c_str(),
-              state_name(job.state()).c_str(),
+              agent::job_state_word(job.state()).c_str(),
               job.user().c_str(),
               job.uid(),
               job.restarts());
@@ -134,7 +135,7 @@ void print_details(const v1::Job& job) {
                 worker.rank(),
                 worker.pid() > 0 ? ("pid " + std::to_string(worker.pid())).c_str() : "ended");
   }
-  if (has_ended(job)) {
+  if (agent::has_ended(job)) {
     std::printf("exit      %d (%s)\n", job.exit_code(), printable(job.reason()).c_str());
   } else if (!job.reason().empty()) {
     std::printf("reason    %s\n", printable(job.reason()).c_str());
@@ -197,7 +198,7 @@ int answer_with_job(const Flags& flags, const Result<v1::Job>& job) {
   if (flags.json) {
     print_json(*job);
   } else {
-    std::printf("%s %s\n", job->job_id().c_str(), state_name(job->state()).c_str());
+    std::printf("%s %s\n", job->job_id().c_str(), agent::job_state_word(job->state()).c_str());
   }
   return 0;
 }

@@ -12,6 +12,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "agent/jobs/job_state.h"
 #include "launcher/cluster/meeting/launch_description.h"
 #include "launcher/flags/flag_spelling.h"
 #include "runtime/printable.h"
@@ -99,14 +100,8 @@ Result<v1::Job> submit_and_follow(const AgentClient& client,
 
 std::string ending_text(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_SUCCEEDED) return "";
-  return "job " + job.job_id() + ' ' + state_name(job.state()) + ": " + printable(job.reason()) +
-         '\n' + printable(job.report());
-}
-
-std::string state_name(v1::JobState state) {
-  const std::string name = v1::JobState_Name(state);
-  constexpr std::string_view kPrefix = "JOB_STATE_";
-  return lowercase(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
+  return "job " + job.job_id() + ' ' + agent::job_state_word(job.state()) + ": " +
+         printable(job.reason()) + '\n' + printable(job.report());
 }
 
 int launch_by_agent(const launcher::ElasticRequest& request) {

@@ -32,9 +32,6 @@ void block_forwarded_signals();
 // What to say of a job that did not succeed; empty: nothing.
 [[nodiscard]] std::string ending_text(const v1::Job& job);
 
-// "running", as people write the state.
-[[nodiscard]] std::string state_name(v1::JobState state);
-
 // accel-launch --agent: gives the job to the agent of this machine and follows it. Gives the exit status.
 int launch_by_agent(const launcher::ElasticRequest& request);
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "agent/jobs/job_state.h"
 #include "launcher/cluster/agents/answers.h"
 #include "launcher/cluster/agents/followed_job.h"
 #include "runtime/printable.h"
@@ -62,7 +63,7 @@ int watch(const AgentClient& client, const std::string& job, bool json) {
       const v1::Job& now = event.job();
       std::printf("%s %s, generation %llu, %u restarts%s%s\n",
                   printable(now.job_id()).c_str(),
-                  state_name(now.state()).c_str(),
+                  agent::job_state_word(now.state()).c_str(),
                   static_cast<unsigned long long>(now.generation()),
                   now.restarts(),
                   now.reason().empty() ? "" : ": ",

@@ -36,6 +36,7 @@
 #include "launcher/cluster/slurm/srun_command.h"
 #include "launcher/flags/flag_spelling.h"
 #include "launcher/run/notice_line.h"
+#include "launcher/system/program_output.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/shim/job_record.h"
 #include "runtime/supervisor/spawn/exit_report.h"
@@ -65,10 +66,6 @@ EnvMap environment_of_process() {
       env.try_emplace(std::string(text.substr(0, equals)), text.substr(equals + 1));
   }
   return env;
-}
-
-int exit_code_of(int wait_status) {
-  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
 // As a worker's own launcher would end.
@@ -177,7 +174,7 @@ class SlurmLaunch {
   void on_step_ended(const std::shared_ptr<Step>& step) {
     int wait_status = 0;
     ::waitpid(step->process.pid(), &wait_status, 0);
-    int code = exit_code_of(wait_status);
+    int code = launcher::exit_code_of(wait_status);
     if (const auto failure = step->process.exec_failure()) {
       say("srun: " + failure->stage + ": " + errno_text(failure->error_number));
       code = 126;

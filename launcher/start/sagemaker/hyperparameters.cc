@@ -13,16 +13,6 @@ namespace {
 // Most whole numbers that a double tells apart; above it stays a fraction with an exponent.
 constexpr double kMostExact = 9007199254740992.0;
 
-// Written as Python's float() takes it: with blanks around it, and a sign.
-std::optional<double> fraction_of(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return std::nullopt;
-  text = text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
-  return number_of<double>(text);
-}
-
 // "--some-key" -> "some_key".
 std::string key_of(std::string_view flag) {
   std::string key(flag.substr(std::min(flag.find_first_not_of('-'), flag.size())));
@@ -43,7 +33,7 @@ Error valueless(const std::string& flag) {
 nlohmann::json typed_value(std::string_view text) {
   if (text == "True") return true;
   if (text == "False") return false;
-  const auto number = fraction_of(text);
+  const auto number = signed_number<double>(text);  // as Python's float() takes it
   if (!number || !std::isfinite(*number)) return std::string(text);
   const bool is_whole = std::floor(*number) == *number && std::abs(*number) <= kMostExact;
   if (is_whole) return static_cast<std::int64_t>(*number);
