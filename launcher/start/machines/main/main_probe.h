@@ -5,7 +5,7 @@
 // 0, and our machine rank was given twice: it is told so in its store, and we by `on_other`.
 //
 // Threads:  the one that runs the io_context.
-// Source:   tests/peer/static_machines.py.
+// Source:   tests/peer/machines.py.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // launch_by_etcd: accel-launch on one of several machines that learn from etcd which of them is machine 0.
 //
 // Threads:  as launch_machines(); gRPC has some of its own.
-// Source:   tests/integration/static/etcd.py.
+// Source:   tests/integration/machines/etcd.py.
 #pragma once
 
 #include <accel/result.h>
