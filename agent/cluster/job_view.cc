@@ -2,6 +2,8 @@
 
 #include <csignal>
 
+#include <google/protobuf/util/time_util.h>
+
 #include <accel/error.h>
 
 #include "agent/rendezvous/job_wire.h"
@@ -49,9 +51,8 @@ v1::Ledger view_of(const LedgerState& ledger, TimePoint now) {
   const LedgerState all = settled(ledger, now);
   v1::Ledger view;
   const auto put = [&all](google::protobuf::Duration& out, Account account) {
-    const std::int64_t ns = std::chrono::nanoseconds(all.of(account)).count();
-    out.set_seconds(ns / 1'000'000'000);
-    out.set_nanos(static_cast<int>(ns % 1'000'000'000));
+    out = google::protobuf::util::TimeUtil::NanosecondsToDuration(
+        std::chrono::nanoseconds(all.of(account)).count());
   };
   put(*view.mutable_productive(), Account::kProductive);
   put(*view.mutable_detect(), Account::kDetect);

@@ -1,7 +1,6 @@
 #include "agent/control/control_service.h"
 
 #include <algorithm>
-#include <ctime>
 
 #include <boost/asio/post.hpp>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include "agent/cluster/job_view.h"
 #include "agent/control/control_streams.h"
 #include "agent/jobs/diagnosis.h"
+#include "agent/jobs/event_diary.h"
 #include "agent/jobs/job_request.h"
 #include "agent/jobs/job_state.h"
 #include "agent/logs/log_stream.h"
@@ -43,13 +43,9 @@ v1::Event ControlService::new_event() {
   v1::Event event;
   event.set_seq(next_event_++);
   event.set_node(parts_.config.node_id);
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  event.mutable_wall()->set_seconds(now.tv_sec);
-  event.mutable_wall()->set_nanos(static_cast<int>(now.tv_nsec));
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  event.set_mono_ns(static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-                    static_cast<std::uint64_t>(now.tv_nsec));
+  const EventMoment now = event_moment_now();
+  stamp(*event.mutable_wall(), now.wall);
+  event.set_mono_ns(static_cast<std::uint64_t>(now.mono.count()));
   return event;
 }
 

@@ -27,7 +27,4 @@ struct JobRunner::Entry {
   ShimLink shim;                 // closed when the job has ended
 };
 
-// Now, into a field that is for texts only.
-void stamp(google::protobuf::Timestamp& time);
-
 }  // namespace accel::agent

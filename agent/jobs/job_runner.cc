@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <ctime>
 #include <utility>
 
 #include <unistd.h>
@@ -55,13 +54,6 @@ supervisor::Stop stop_of(const v1::JobRecord& record) {
 }
 
 }  // namespace
-
-void stamp(google::protobuf::Timestamp& time) {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  time.set_seconds(now.tv_sec);
-  time.set_nanos(static_cast<int>(now.tv_nsec));
-}
 
 JobRunner::JobRunner(asio::io_context& context,
                      JobRunnerOptions options,

@@ -51,8 +51,7 @@ void set_hang(v1::HangPolicy& hang, const std::string& text) {
   hang.set_auto_(text == "auto");
   if (text == "auto") return;
   const auto ms = static_cast<std::int64_t>(*parse_seconds(text) * 1000);
-  hang.mutable_beat()->set_seconds(ms / 1000);
-  hang.mutable_beat()->set_nanos(static_cast<int>(ms % 1000) * 1'000'000);
+  *hang.mutable_beat() = google::protobuf::util::TimeUtil::MillisecondsToDuration(ms);
 }
 
 // This environment, then the file's, then what the flags name. Launchers alone know the job's token: the
