@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/calls/grpc_status.h"
 #include "agent/jobs/job_state.h"
 
 namespace accel::agent {
