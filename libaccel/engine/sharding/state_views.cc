@@ -42,7 +42,7 @@ StateTensor shard_of(const ShardedModel& model, at::Tensor values, std::int64_t 
           .is_whole = false};
 }
 
-bool is_divided(const ShardedModel& model, const at::Tensor& tensor) {
+bool divides(const ShardedModel& model, const at::Tensor& tensor) {
   return tensor.numel() > 0 && model.owns(tensor);
 }
 
@@ -69,7 +69,7 @@ class OptimizerView {
     for (auto& [name, tensor] : saved.tensors) {
       const at::Tensor* parameter = names_.parameter_of(name);
       const ShardedModel* model = parameter == nullptr ? nullptr : sharded_.model_of(*parameter);
-      if (model == nullptr || !is_divided(*model, *parameter)) {
+      if (model == nullptr || !divides(*model, *parameter)) {
         view.tensors.emplace(name, whole_tensor(tensor));
       } else if (const ShardPiece* piece = model->piece_of(*parameter)) {
         const auto* parts = divided_.find(tensor);
@@ -157,7 +157,7 @@ void ShardedModel::add_to_view(const torch::nn::Module& module, accel::StateView
                          shard_of(*this, shard(unit), units_[unit].shard_numel));
   }
   for (const NamedTensor& item : checkpoint::state_of(module)) {
-    if (!is_divided(*this, item.tensor)) {
+    if (!divides(*this, item.tensor)) {
       view.tensors.emplace(item.name, whole_tensor(full_values_of(item.tensor)));
       continue;
     }
