@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 10> kCauseLabels = {"ok",
                                                            "lost",
                                                            "library_missing",
                                                            "hang"};
-static_assert(static_cast<std::size_t>(ExitCause::kHang) + 1 == kCauseLabels.size());
+static_assert(kCauseLabels.size() == supervisor::kNumExitCauses);
 
 // When the shim saw it, which may have been before this agent was there; never after now.
 TimePoint seen_at(const supervisor::WorkerExit& exit, TimePoint now) {

@@ -23,8 +23,10 @@ constexpr std::array kCausePairs = {
     CausePair{ExitCause::kUnkillable, v1::ExitInfo::CAUSE_UNKILLABLE},
     CausePair{ExitCause::kStoppedByUs, v1::ExitInfo::CAUSE_STOPPED_BY_US},
     CausePair{ExitCause::kLost, v1::ExitInfo::CAUSE_LOST},
+    CausePair{ExitCause::kLibraryMissing, v1::ExitInfo::CAUSE_LIBRARY_MISSING},
     CausePair{ExitCause::kHang, v1::ExitInfo::CAUSE_HANG},
 };
+static_assert(kCausePairs.size() == supervisor::kNumExitCauses);
 
 constexpr std::size_t kTailBytes = 4096;
 
@@ -80,8 +82,7 @@ supervisor::WorkerExit to_worker_exit(const v1::ExitInfo& info) {
   exit.core_path = info.core_path();
   exit.peak_rss_bytes = info.peak_rss();
   exit.tail = info.tail_err();
-  if (exit.cause == ExitCause::kHang || exit.cause == ExitCause::kExecFailed)
-    exit.detail = info.detail();
+  exit.detail = info.detail();
   return exit;
 }
 

@@ -91,7 +91,7 @@ JobDescription description_from(const Json& json) {
                                      std::pair{"restart_after", &budget.restart_after}}) {
     if (!json.contains(name)) continue;
     read_member(json, name, [&out = *causes](const Json& value) {
-      supervisor::from_enum_fields(value, out, supervisor::ExitCause::kHang);
+      supervisor::from_enum_fields(value, out, supervisor::kLastExitCause);
     });
   }
   std::string payload;

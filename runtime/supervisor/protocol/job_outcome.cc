@@ -40,7 +40,7 @@ Json encode_exit(const WorkerExit& exit) {
 WorkerExit decode_exit(const Json& json) {
   WorkerExit exit;
   read_member(json, "cause", [&](const Json& cause) {
-    from_enum_field(cause, exit.cause, ExitCause::kHang);
+    from_enum_field(cause, exit.cause, kLastExitCause);
   });
   each_exit_member(exit, [&](const char* name, auto& member) { read_member(json, name, member); });
   read_new_member(json, "detail", exit.detail);

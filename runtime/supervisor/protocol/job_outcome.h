@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +27,8 @@ enum class ExitCause {
   kLibraryMissing,  // the loader did not find a shared library (its message is in the tail)
   kHang,            // it made no progress, and we stopped it
 };
+inline constexpr ExitCause kLastExitCause = ExitCause::kHang;
+inline constexpr std::size_t kNumExitCauses = static_cast<std::size_t>(kLastExitCause) + 1;
 
 // One worker's end. Times are of CLOCK_MONOTONIC.
 struct WorkerExit {

@@ -226,7 +226,7 @@ void decode_member(const Json& json, OwnerLoss& out, int) {
   from_enum_field(json, out, OwnerLoss::kHold);
 }
 void decode_member(const Json& json, std::vector<ExitCause>& out, int) {
-  from_enum_fields(json, out, ExitCause::kHang);
+  from_enum_fields(json, out, kLastExitCause);
 }
 void decode_member(const Json& json, HangMode& out, int) {
   from_enum_field(json, out, HangMode::kFixed);

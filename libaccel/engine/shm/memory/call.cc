@@ -20,6 +20,7 @@ constexpr std::array<const char*, 13> kKindNames = {"nothing",
                                                     "monitored barrier",
                                                     "all_reduce of pieces",
                                                     "reduce_scatter of pieces"};
+static_assert(kKindNames.size() == static_cast<std::size_t>(CallKind::kReduceScatterPieces) + 1);
 
 bool has_root(const Call& call) {
   switch (static_cast<CallKind>(call.kind)) {

@@ -43,6 +43,18 @@ TEST(JobReport, Fault67BytesOfAHostileShimLeaveTheJobReadable) {
   EXPECT_EQ(back.workers(0).exit().tail_err(), hostile) << "its bytes stay as they were";
 }
 
+TEST(JobReport, EveryCauseOfAnEndIsHeardByAnotherNode) {
+  for (std::size_t i = 0; i < supervisor::kNumExitCauses; ++i) {
+    supervisor::WorkerExit exit;
+    exit.cause = static_cast<supervisor::ExitCause>(i);
+    EXPECT_EQ(to_worker_exit(describe_end(exit)).cause, exit.cause) << i;
+  }
+  supervisor::WorkerExit full;
+  full.cause = supervisor::ExitCause::kOutOfMemory;
+  full.detail = "memory.max of 64 MiB";
+  EXPECT_EQ(to_worker_exit(describe_end(full)).detail, full.detail);
+}
+
 TEST(JobReport, Fault67EndlessNoticesEndInALineThatSaysSo) {
   v1::Job job;
   for (int i = 0; i < 100; ++i) add_to_report(job, std::string(1000, 'n'));
