@@ -319,6 +319,45 @@ Result<void> EtcdClient::revoke(std::int64_t lease) {
   return {};
 }
 
+// ---- a key that belongs to whoever wrote it first ----
+
+EtcdClient::Holder holder_in(const mvccpb::KeyValue& pair) {
+  return {pair.value(), pair.lease(), static_cast<std::uint64_t>(pair.create_revision())};
+}
+
+Result<EtcdClient::KeyState> EtcdClient::look_at(const std::string& key) {
+  etcdserverpb::RangeRequest request;
+  request.set_key(key);
+  const auto found = range(request);
+  if (!found) return found.error();
+  KeyState state{{}, static_cast<std::uint64_t>(found->header().revision())};
+  if (!found->kvs().empty()) state.holder = holder_in(found->kvs(0));
+  return state;
+}
+
+// The same request may have been carried out before, for another member that was asked: then what stands there has this lease.
+Result<EtcdClient::Holder> EtcdClient::claim(const std::string& key,
+                                             const std::string& value,
+                                             std::int64_t lease) {
+  etcdserverpb::TxnRequest request;
+  etcdserverpb::Compare& absent = *request.add_compare();
+  absent.set_key(key);
+  absent.set_target(etcdserverpb::Compare::CREATE);
+  absent.set_create_revision(0);
+  auto& put = *request.add_success()->mutable_request_put();
+  put.set_key(key);
+  put.set_value(value);
+  put.set_lease(lease);
+  request.add_failure()->mutable_request_range()->set_key(key);
+  const auto answer = txn(request);
+  if (!answer) return answer.error();
+  if (answer->succeeded())
+    return Holder{value, lease, static_cast<std::uint64_t>(answer->header().revision())};
+  if (answer->responses_size() != 1 || answer->responses(0).response_range().kvs().empty())
+    return Error(ErrorCode::kProtocol, "etcd answered a transaction with something else");
+  return holder_in(answer->responses(0).response_range().kvs(0));
+}
+
 std::shared_ptr<grpc::Channel> EtcdClient::channel() const {
   return members_[first_.load()].channel;
 }

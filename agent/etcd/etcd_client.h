@@ -11,6 +11,7 @@
 //   key                                value
 //   /accel/<cluster>/leader            address of the leader, with the leader's lease
 //   /accel/<cluster>/records/<key>     the coordinator's records (agent/coordinator/messages/records.h)
+//   /accel-launch/<run id>/main        who is machine 0, or hosts (launcher/cluster/meeting/etcd_key.h), with its lease
 //
 // Threads:  any, several at once; calls block.
 // Source:   proto/etcd/rpc.proto; docs/rendezvous.md, "Who leads".
@@ -66,6 +67,21 @@ class EtcdClient {
   // Also when there is no such lease any more.
   [[nodiscard]] Result<void> revoke(std::int64_t lease);
 
+  struct Holder {
+    std::string value;
+    std::int64_t lease = 0;
+    std::uint64_t revision = 0;  // at which the key was made
+  };
+  struct KeyState {
+    std::optional<Holder> holder;
+    std::uint64_t revision = 0;  // of etcd, when it was read
+  };
+  [[nodiscard]] Result<KeyState> look_at(const std::string& key);
+  // Puts `value` with `lease` unless something stands there, and gives what does then: with another lease it is not ours.
+  [[nodiscard]] Result<Holder> claim(const std::string& key,
+                                     const std::string& value,
+                                     std::int64_t lease);
+
   // The member that is asked first, for a watch.
   [[nodiscard]] std::shared_ptr<grpc::Channel> channel() const;
 
@@ -115,6 +131,8 @@ class EtcdWatch {
   grpc::ClientContext context_;
   std::thread thread_;
 };
+
+[[nodiscard]] EtcdClient::Holder holder_in(const mvccpb::KeyValue& pair);
 
 // The end of the range of all keys that begin with `prefix`.
 [[nodiscard]] std::string prefix_end(std::string prefix);

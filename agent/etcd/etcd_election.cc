@@ -11,23 +11,13 @@
 namespace accel::agent {
 namespace {
 
-using etcdserverpb::Compare;
-using etcdserverpb::RangeRequest;
-using etcdserverpb::TxnRequest;
 using Answer = decltype(ElectionEvent::what);
 
 constexpr std::chrono::seconds kStartLimit{5};
 constexpr std::chrono::milliseconds kStartPause{100};
 
-LeaderKey key_of(const mvccpb::KeyValue& pair) {
-  return {{printable(pair.value()), static_cast<std::uint64_t>(pair.create_revision())},
-          pair.lease()};
-}
-
-RangeRequest look_request(const std::string& cluster) {
-  RangeRequest request;
-  request.set_key(leader_key(cluster));
-  return request;
+LeaderKey key_of(const EtcdClient::Holder& holder) {
+  return {{printable(holder.value), holder.revision}, holder.lease};
 }
 
 Milliseconds ms_of(std::chrono::seconds seconds) {
@@ -45,7 +35,7 @@ Result<std::unique_ptr<EtcdElection>> EtcdElection::start(boost::asio::io_contex
   // Machines start etcd and agents together, and slowly.
   const TimePoint give_up_at = SteadyClock().now() + kStartLimit;
   while (true) {
-    auto looked = (*client)->range(look_request(options.cluster));
+    auto looked = (*client)->look_at(leader_key(options.cluster));
     if (looked) break;
     const bool may_come = looked.error().code() == ErrorCode::kEtcdUnreachable;
     if (!may_come || SteadyClock().now() >= give_up_at)
@@ -111,11 +101,11 @@ void EtcdElection::call(Ask ask) {
 }
 
 void EtcdElection::carry_out(const Look& look) {
-  call([look, request = look_request(options_.cluster)](EtcdClient& client) -> Answer {
-    auto found = client.range(request);
+  call([look, key = leader_key(options_.cluster)](EtcdClient& client) -> Answer {
+    const auto found = client.look_at(key);
     if (!found) return CallFailed{look.call, found.error().message()};
-    Looked looked{look.call, {}, static_cast<std::uint64_t>(found->header().revision())};
-    if (!found->kvs().empty()) looked.key = key_of(found->kvs(0));
+    Looked looked{look.call, {}, found->revision};
+    if (found->holder) looked.key = key_of(*found->holder);
     return looked;
   });
 }
@@ -131,29 +121,11 @@ void EtcdElection::carry_out(const Grant& grant) {
 }
 
 void EtcdElection::carry_out(const Campaign& campaign) {
-  const std::string key = leader_key(options_.cluster);
-  TxnRequest txn;
-  Compare& nobody = *txn.add_compare();
-  nobody.set_key(key);
-  nobody.set_target(Compare::CREATE);
-  nobody.set_create_revision(0);
-  auto& put = *txn.add_success()->mutable_request_put();
-  put.set_key(key);
-  put.set_value(options_.own_address);
-  put.set_lease(campaign.lease);
-  txn.add_failure()->mutable_request_range()->set_key(key);  // who has it
-  call([campaign, txn](EtcdClient& client) -> Answer {
-    auto answer = client.txn(txn);
-    if (!answer) return CallFailed{campaign.call, answer.error().message()};
-    if (answer->succeeded())
-      return Won{campaign.call, static_cast<std::uint64_t>(answer->header().revision())};
-    // The same request may have been carried out for another member that was asked: then the key has this lease.
-    const bool is_known =
-        answer->responses_size() == 1 && !answer->responses(0).response_range().kvs().empty();
-    if (is_known) {
-      const LeaderKey holder = key_of(answer->responses(0).response_range().kvs(0));
-      if (holder.lease == campaign.lease) return Won{campaign.call, holder.leader.epoch};
-    }
+  call([campaign, key = leader_key(options_.cluster), own = options_.own_address](
+           EtcdClient& client) -> Answer {
+    const auto holder = client.claim(key, own, campaign.lease);
+    if (!holder) return CallFailed{campaign.call, holder.error().message()};
+    if (holder->lease == campaign.lease) return Won{campaign.call, holder->revision};
     return CallFailed{campaign.call, "another agent was quicker"};
   });
 }
@@ -218,7 +190,7 @@ void EtcdElection::carry_out(const WatchKey& watch) {
   EtcdWatch::Handlers handlers;
   handlers.on_event = [tell, id = watch.watch](const mvccpb::Event& event) {
     KeySeen seen{id, {}};
-    if (event.type() == mvccpb::Event::PUT) seen.key = key_of(event.kv());
+    if (event.type() == mvccpb::Event::PUT) seen.key = key_of(holder_in(event.kv()));
     tell(seen);
   };
   handlers.on_broken = [tell, id = watch.watch] { tell(WatchBroke{id}); };

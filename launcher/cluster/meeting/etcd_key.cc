@@ -11,7 +11,6 @@ namespace accel::cluster {
 namespace {
 
 using agent::EtcdClient;
-using etcdserverpb::Compare;
 using namespace std::chrono_literals;
 
 constexpr auto kNameLimit = 5s;
@@ -20,12 +19,6 @@ constexpr auto kReachLimit = 1s;
 bool is_loopback_endpoint(const std::string& endpoint) {
   return endpoint.starts_with("localhost:") || endpoint.starts_with("127.") ||
          endpoint.starts_with("[::1]:");
-}
-
-// What the first range of an answer found; empty: nothing.
-template <typename Range>
-std::string value_in(const Range& range) {
-  return range.kvs().empty() ? "" : range.kvs(0).value();
 }
 
 }  // namespace
@@ -90,47 +83,29 @@ Result<void> EtcdKey::reach(const std::string& host, std::uint16_t port) {
 }
 
 Result<std::string> EtcdKey::read(const std::string& place) {
-  etcdserverpb::RangeRequest request;
-  request.set_key(key_);
-  const auto answer = client_->range(request);
-  if (!answer) return answer.error();
-  const std::string standing = value_in(*answer);
-  if (standing == place && lease_ == 0) {
-    lease_ = answer->kvs(0).lease();
-    term_ = static_cast<std::uint64_t>(answer->kvs(0).create_revision());
-  }
-  return standing;
+  const auto found = client_->look_at(key_);
+  if (!found) return found.error();
+  if (!found->holder) return std::string();
+  if (found->holder->value == place && lease_ == 0) own(*found->holder);
+  return found->holder->value;
 }
 
 Result<std::string> EtcdKey::write() {
   const auto lease = writer_->grant(timing_.lease);
   if (!lease) return lease.error();
-  etcdserverpb::TxnRequest txn;
-  Compare& absent = *txn.add_compare();
-  absent.set_key(key_);
-  absent.set_target(Compare::CREATE);
-  absent.set_create_revision(0);
-  auto& put = *txn.add_success()->mutable_request_put();
-  put.set_key(key_);
-  put.set_value(place_);
-  put.set_lease(lease->id);
-  txn.add_failure()->mutable_request_range()->set_key(key_);
-  const auto answer = writer_->txn(txn);
-  if (!answer) return answer.error();  // the lease ends by itself, and the key with it
-  if (answer->succeeded()) {
-    lease_ = lease->id;
-    term_ = static_cast<std::uint64_t>(answer->header().revision());
-    return place_;
+  auto holder = writer_->claim(key_, place_, lease->id);
+  if (!holder) return std::move(holder).error();  // the lease ends by itself, and the key with it
+  if (holder->lease == lease->id) {
+    own(*holder);
+  } else {
+    (void)writer_->revoke(lease->id);
   }
-  const auto& found = answer->responses(0).response_range();
-  // The request may have been carried out before, when its answer was lost.
-  if (!found.kvs().empty() && found.kvs(0).lease() == lease->id) {
-    lease_ = lease->id;
-    term_ = static_cast<std::uint64_t>(found.kvs(0).create_revision());
-    return place_;
-  }
-  (void)writer_->revoke(lease->id);
-  return value_in(found);
+  return std::move(holder->value);
+}
+
+void EtcdKey::own(const EtcdClient::Holder& holder) {
+  lease_ = holder.lease;
+  term_ = holder.revision;
 }
 
 void EtcdKey::keep(const std::stop_token& stop) {

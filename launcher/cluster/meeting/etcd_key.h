@@ -66,6 +66,7 @@ class EtcdKey final : public launcher::EtcdSeat {
   [[nodiscard]] Result<std::string> read(const std::string& place);
   // Writes `place_` with a new lease unless something stands there, and gives what does then.
   [[nodiscard]] Result<std::string> write();
+  void own(const agent::EtcdClient::Holder& holder);
   void keep(const std::stop_token& stop);
   // Who has the key in our place; none: nobody, as far as etcd says.
   [[nodiscard]] std::optional<std::string> renew();
