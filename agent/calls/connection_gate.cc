@@ -87,9 +87,9 @@ ShareLimits local_connection_limits() {
           .leaves_room = true};
 }
 
-Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const TcpAddress& address,
-                                                             ShareLimits limits) {
-  auto listener = listen_at(address, kGateBacklog);
+Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(
+    const supervisor::TcpEndpoint& endpoint, ShareLimits limits) {
+  auto listener = listen_at(endpoint, kGateBacklog);
   if (!listener) return std::move(listener).error();
   return watch(*std::move(listener), limits);
 }

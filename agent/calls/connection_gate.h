@@ -26,6 +26,7 @@
 
 #include "agent/access/caller_shares.h"
 #include "agent/config/agent_config.h"
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::agent {
@@ -44,8 +45,8 @@ class ConnectionGate {
   };
 
   // Listens, and accepts nothing yet. Errors  kFileIo.
-  [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(const TcpAddress& address,
-                                                                    ShareLimits limits);
+  [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(
+      const supervisor::TcpEndpoint& endpoint, ShareLimits limits);
   // Of local users, at a socket that is made at `path`. A caller is a uid. Errors  kFileIo, kInvalidArgument.
   [[nodiscard]] static Result<std::unique_ptr<ConnectionGate>> open(const std::string& path,
                                                                     ShareLimits limits);

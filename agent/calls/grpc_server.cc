@@ -60,9 +60,9 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(
   if (!config.listen.empty()) {
     auto credentials = server_credentials(config, on_refused);
     if (!credentials) return std::move(credentials).error();
-    const auto address = parse_tcp_address(config.listen);
-    if (!address) return address.error();
-    auto gate = ConnectionGate::open(*address, connection_limits(config));
+    const auto endpoint = supervisor::parse_tcp_endpoint(config.listen);
+    if (!endpoint) return endpoint.error();
+    auto gate = ConnectionGate::open(*endpoint, connection_limits(config));
     if (!gate) return std::move(gate).error();
     made->tcp_.gate = *std::move(gate);
     made->tcp_.begin(builder, *credentials);

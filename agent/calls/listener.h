@@ -7,13 +7,13 @@
 
 #include <accel/result.h>
 
-#include "agent/config/agent_config.h"
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::agent {
 
 // Bound, not blocking, closed on exec. What is accepted gives up 5 s after what is not acknowledged. Errors  kFileIo.
-[[nodiscard]] Result<UniqueFd> listen_at(const TcpAddress& address, int backlog);
+[[nodiscard]] Result<UniqueFd> listen_at(const supervisor::TcpEndpoint& endpoint, int backlog);
 
 // The same at a path, where nothing may be. Errors  kFileIo, kInvalidArgument: the path is too long.
 [[nodiscard]] Result<UniqueFd> listen_at_path(const std::string& path, int backlog);

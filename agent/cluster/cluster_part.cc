@@ -32,10 +32,6 @@ CoordinatorConfig coordinator_of(const AgentConfig& config) {
   return made;
 }
 
-bool is_wildcard(const std::string& host) {
-  return host == "0.0.0.0" || host == "::";
-}
-
 }  // namespace
 
 ClusterPart::ClusterPart(Parts parts) : parts_(std::move(parts)) {}
@@ -188,8 +184,8 @@ Result<void> ClusterPart::take_part_in_election() {
 
 // Named by an agent that does not lead. It is believed by its certificate; without TLS, on this machine alone.
 std::shared_ptr<grpc::Channel> ClusterPart::open_leader(const std::string& address) {
-  const auto parsed = parse_tcp_address(address);
-  if (!parsed || (parts_.config.insecure && !parsed->is_loopback)) return nullptr;
+  const auto parsed = supervisor::parse_tcp_endpoint(address);
+  if (!parsed || (parts_.config.insecure && !parsed->address().is_loopback())) return nullptr;
   auto channel = client_->open_channel(address);
   if (!channel) return nullptr;
   return *std::move(channel);
@@ -204,15 +200,15 @@ std::vector<grpc::Service*> ClusterPart::services() {
 void ClusterPart::start(int tcp_port) {
   const AgentConfig& config = parts_.config;
   // Both were checked with the configuration.
-  const auto coordinator = parse_tcp_address(config.coordinator);
-  const auto listen = parse_tcp_address(config.listen);
+  const auto coordinator = supervisor::parse_tcp_endpoint(config.coordinator);
+  const auto listen = supervisor::parse_tcp_endpoint(config.listen)->address();
   NodeJobsOptions options;
   options.node.node_id = config.node_id;
   options.node.boot_id = boot_id();
   options.node.hostname = host_name();
   options.node.addresses = {own_address_towards(*coordinator)};
   options.node.endpoint = endpoint_text(
-      is_wildcard(listen->host) ? options.node.addresses.front() : listen->host, tcp_port);
+      listen.is_unspecified() ? options.node.addresses.front() : listen.to_string(), tcp_port);
   options.node.slots = config.slots > 0 ? config.slots : count_slots();
   const auto rack = config.labels.find("rack");
   if (rack != config.labels.end()) options.node.rack = rack->second;

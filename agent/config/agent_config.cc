@@ -2,17 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <fstream>
 #include <functional>
 #include <sstream>
 
-#include <arpa/inet.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
+#include "runtime/text/endpoint_text.h"
+#include "runtime/text/number_text.h"
+
 namespace accel::agent {
 namespace {
+
+using supervisor::parse_tcp_endpoint;
 
 constexpr std::array kKeys = {
     AgentConfigKey{"cluster", "the name of the cluster; the first part of certificate names"},
@@ -239,12 +243,8 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
 
 // "10.0.0.7:2379", "etcd-1.example:2379"
 bool is_endpoint(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) return false;
-  int port = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
-  return parsed.ec == std::errc{} && parsed.ptr == end && port > 0 && port < 65'536 &&
+  const auto [host, port] = split_endpoint(text);
+  return !host.empty() && number_of<std::uint16_t>(port.value_or("")).value_or(0) > 0 &&
          text.find('/') == std::string::npos;
 }
 
@@ -313,44 +313,16 @@ Result<AgentConfig> load_agent_config(const std::string& path) {
   return parse_agent_config(text.str(), path);
 }
 
-Result<TcpAddress> parse_tcp_address(std::string_view text) {
-  const auto bad = [&] {
-    return Error(ErrorCode::kInvalidArgument,
-                 "'" + std::string(text) + "' is not a numeric ADDR:PORT",
-                 "give an address of this machine, as 10.0.0.7:29400 or [::1]:29400");
-  };
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return bad();
-  TcpAddress address;
-  const std::string_view port = text.substr(colon + 1);
-  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), address.port);
-  if (port.empty() || parsed.ec != std::errc{} || parsed.ptr != port.data() + port.size())
-    return bad();
-  address.host = text.substr(0, colon);
-  in_addr v4{};
-  in6_addr v6{};
-  if (::inet_pton(AF_INET, address.host.c_str(), &v4) == 1) {
-    address.is_loopback = (ntohl(v4.s_addr) >> 24) == 127;
-    return address;
-  }
-  if (address.host.size() < 2 || address.host.front() != '[' || address.host.back() != ']')
-    return bad();
-  address.host = address.host.substr(1, address.host.size() - 2);
-  if (::inet_pton(AF_INET6, address.host.c_str(), &v6) != 1) return bad();
-  address.is_loopback = IN6_IS_ADDR_LOOPBACK(&v6) != 0;
-  return address;
-}
-
 namespace {
 
 // Who may ask for jobs of many nodes vouches for users: that takes certificates, or a token among the processes of one
 // machine and one user.
 Result<void> check_coordinator(const AgentConfig& config) {
   if (config.coordinator.empty()) return {};
-  const auto address = parse_tcp_address(config.coordinator);
+  const auto address = parse_tcp_endpoint(config.coordinator);
   if (!address)
     return invalid("coordinator: " + address.error().message(), address.error().remedy());
-  if (address->port == 0)
+  if (address->port() == 0)
     return invalid("coordinator " + config.coordinator + " has no port",
                    "give the `listen` address of the agent that hosts it");
   if (config.listen.empty()) {
@@ -358,7 +330,7 @@ Result<void> check_coordinator(const AgentConfig& config) {
                    "set listen to an address of this node, as 10.0.0.7:29400");
   }
   if (!config.insecure) return {};
-  if (!address->is_loopback) {
+  if (!address->address().is_loopback()) {
     return invalid(
         "insecure is allowed on loopback addresses only, and coordinator is " + config.coordinator,
         "use TLS: `accel-agent init-tls` makes the certificates");
@@ -385,8 +357,8 @@ Result<void> check_etcd(const AgentConfig& config) {
     if (!is_endpoint(endpoint))
       return invalid("etcd.endpoints: '" + endpoint + "' is not of the form ADDR:PORT",
                      "give 10.0.0.7:2379, without a scheme; TLS is on when etcd.authority is set");
-    const auto address = parse_tcp_address(endpoint);
-    if (etcd.tls.authority.empty() && (!address || !address->is_loopback)) {
+    const auto address = parse_tcp_endpoint(endpoint);
+    if (etcd.tls.authority.empty() && (!address || !address->address().is_loopback())) {
       return invalid(
           "etcd without TLS is allowed on loopback addresses only, and an endpoint is " + endpoint,
           "set etcd.authority, and etcd.certificate and etcd.key when etcd asks for them");
@@ -398,9 +370,9 @@ Result<void> check_etcd(const AgentConfig& config) {
     return invalid("etcd needs listen: by it other agents reach this one when it leads",
                    "set listen to an address of this machine, as 10.0.0.7:29400");
   }
-  const auto listen = parse_tcp_address(config.listen);
-  const bool is_any = listen && (listen->host == "0.0.0.0" || listen->host == "::");
-  if (!listen || is_any || listen->port == 0) {
+  const auto listen = parse_tcp_endpoint(config.listen);
+  const bool is_any = listen && listen->address().is_unspecified();
+  if (!listen || is_any || listen->port() == 0) {
     return invalid(
         "with etcd, listen must be an address by which other agents reach this one, and is " +
         config.listen);
@@ -411,10 +383,10 @@ Result<void> check_etcd(const AgentConfig& config) {
 // Whoever reaches it reads the names of jobs: there is neither TLS nor a question who asks.
 Result<void> check_metrics(const AgentConfig& config) {
   if (config.metrics_listen.empty()) return {};
-  const auto address = parse_tcp_address(config.metrics_listen);
+  const auto address = parse_tcp_endpoint(config.metrics_listen);
   if (!address)
     return invalid("metrics_listen: " + address.error().message(), address.error().remedy());
-  if (!address->is_loopback && !config.metrics_beyond_loopback) {
+  if (!address->address().is_loopback() && !config.metrics_beyond_loopback) {
     return invalid("metrics are served without TLS, and metrics_listen is " +
                        config.metrics_listen + ", which is not a loopback address",
                    "use 127.0.0.1, or set metrics_beyond_loopback where the network is trusted");
@@ -458,9 +430,9 @@ Result<AgentConfig> complete_agent_config(AgentConfig config) {
                    "make them with `accel-agent init-tls`");
   }
   if (config.listen.empty()) return config;
-  const auto address = parse_tcp_address(config.listen);
+  const auto address = parse_tcp_endpoint(config.listen);
   if (!address) return invalid("listen: " + address.error().message(), address.error().remedy());
-  if (config.insecure && !address->is_loopback) {
+  if (config.insecure && !address->address().is_loopback()) {
     return invalid("insecure is allowed on loopback addresses only, and listen is " + config.listen,
                    "use TLS: `accel-agent init-tls` makes the certificates");
   }

@@ -87,14 +87,6 @@ struct AgentConfigKey {
 // that is none). Errors  kConfigInvalidValue.
 [[nodiscard]] Result<AgentConfig> complete_agent_config(AgentConfig config);
 
-struct TcpAddress {
-  std::string host;  // numeric, IPv6 without brackets
-  std::uint16_t port = 0;
-  bool is_loopback = false;
-};
-// "10.0.0.7:29400", "[::1]:0". Errors  kInvalidArgument.
-[[nodiscard]] Result<TcpAddress> parse_tcp_address(std::string_view text);
-
 // [A-Za-z0-9_.-]{1,64}: what a job's or node's id may be, and so a part of a path or a certificate's name.
 [[nodiscard]] bool is_valid_id(std::string_view id);
 

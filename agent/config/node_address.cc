@@ -4,58 +4,16 @@
 #include <cctype>
 #include <filesystem>
 
-#include <arpa/inet.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include "runtime/system.h"
-#include "runtime/unique_fd.h"
 
 namespace accel::agent {
 
-SocketAddress make_socket_address(const TcpAddress& address) {
-  SocketAddress made;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&made.storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&made.storage);
-  if (::inet_pton(AF_INET, address.host.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(address.port);
-    made.size = sizeof *v4;
-  } else {
-    ::inet_pton(AF_INET6, address.host.c_str(), &v6->sin6_addr);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(address.port);
-    made.size = sizeof *v6;
-  }
-  return made;
-}
-
-std::string host_of(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  const void* bytes =
-      address->sa_family == AF_INET
-          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
-          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-  const char* made = ::inet_ntop(address->sa_family, bytes, text, sizeof text);
-  return made == nullptr ? "" : made;
-}
-
-std::string source_towards(const TcpAddress& to) {
-  const SocketAddress target = make_socket_address(to);
-  const UniqueFd probe(::socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  auto* address = reinterpret_cast<sockaddr*>(&own);
-  if (::connect(probe.get(), target.get(), target.size) != 0 ||
-      ::getsockname(probe.get(), address, &size) != 0) {
-    return "";
-  }
-  return host_of(address);
-}
-
-std::string own_address_towards(const TcpAddress& endpoint) {
-  const std::string source = source_towards(endpoint);
-  return source.empty() ? endpoint.host : source;
+std::string own_address_towards(const supervisor::TcpEndpoint& endpoint) {
+  const auto source = supervisor::source_towards(endpoint);
+  return (source ? *source : endpoint.address()).to_string();
 }
 
 std::string boot_id() {

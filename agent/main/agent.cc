@@ -224,17 +224,17 @@ class Agent {
     if (config_.metrics_listen.empty()) return {};
     metrics_.version = options_.version;
     metrics_.node_id = config_.node_id;
-    const auto address = parse_tcp_address(config_.metrics_listen);
-    if (!address) return address.error();
+    const auto endpoint = supervisor::parse_tcp_endpoint(config_.metrics_listen);
+    if (!endpoint) return endpoint.error();
     auto serving =
         MetricsServer::listen(loop_,
-                              *address,
+                              *endpoint,
                               {.collect = [this](auto done) { collect_metrics(std::move(done)); },
                                .is_ending = [this] { return is_draining_ || is_closing_; }});
     if (!serving) return std::move(serving).error();
     metrics_server_ = *std::move(serving);
     options_.log("serves metrics at port " + std::to_string(metrics_server_->port()) + " of " +
-                 address->host);
+                 endpoint->address().to_string());
     measure_lag();
     return {};
   }

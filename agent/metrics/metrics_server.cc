@@ -213,11 +213,12 @@ MetricsServer::~MetricsServer() {
   core_->listener.close(ignored);
 }
 
-Result<std::unique_ptr<MetricsServer>> MetricsServer::listen(asio::io_context& loop,
-                                                             const TcpAddress& address,
-                                                             Handlers handlers,
-                                                             std::chrono::milliseconds patience) {
-  auto socket = listen_at(address, kMetricsBacklog);
+Result<std::unique_ptr<MetricsServer>> MetricsServer::listen(
+    asio::io_context& loop,
+    const supervisor::TcpEndpoint& endpoint,
+    Handlers handlers,
+    std::chrono::milliseconds patience) {
+  auto socket = listen_at(endpoint, kMetricsBacklog);
   if (!socket) return std::move(socket).error();
   auto core = std::make_shared<Core>(loop, *std::move(socket), std::move(handlers), patience);
   return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(core)));

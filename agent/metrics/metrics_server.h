@@ -28,7 +28,7 @@
 
 #include <accel/result.h>
 
-#include "agent/config/agent_config.h"
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 
 namespace accel::agent {
 
@@ -46,7 +46,7 @@ class MetricsServer {
   // Errors  kFileIo.
   [[nodiscard]] static Result<std::unique_ptr<MetricsServer>> listen(
       boost::asio::io_context& loop,
-      const TcpAddress& address,
+      const supervisor::TcpEndpoint& endpoint,
       Handlers handlers,
       std::chrono::milliseconds patience = kPatience);
   // Accepts nothing more; calls no handler any more.

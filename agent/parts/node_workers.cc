@@ -1,28 +1,16 @@
 #include "agent/parts/node_workers.h"
 
-#include <charconv>
 #include <utility>
 
 #include <boost/asio/post.hpp>
 
 #include "agent/config/node_address.h"
 #include "runtime/text/endpoint_text.h"
+#include "runtime/text/number_text.h"
 
 namespace accel::agent {
-namespace {
 
 namespace asio = boost::asio;
-
-// "10.0.0.7:41233", "[::1]:5"; an empty host for anything else.
-std::pair<std::string, int> split_endpoint(const std::string& endpoint) {
-  const std::size_t colon = endpoint.rfind(':');
-  if (colon == std::string::npos) return {};
-  int port = 0;
-  std::from_chars(endpoint.data() + colon + 1, endpoint.data() + endpoint.size(), port);
-  return {without_brackets(std::string_view(endpoint).substr(0, colon)), port};
-}
-
-}  // namespace
 
 NodeWorkers::NodeWorkers(asio::io_context& loop, NodeWorkersOptions options, Handlers handlers)
     : loop_(loop), handlers_(std::move(handlers)), shim_(loop) {
@@ -106,8 +94,10 @@ void NodeWorkers::renew(const RenewLease& renewal) {
 void NodeWorkers::release(const ReleaseWorkers& order) {
   if (!shim_ || order.generation != generation_) return;
   const auto [host, port] = split_endpoint(order.store_endpoint);
-  shim_.request(supervisor::StartGeneration{
-      .generation = static_cast<int>(generation_), .master_addr = host, .master_port = port});
+  shim_.request(
+      supervisor::StartGeneration{.generation = static_cast<int>(generation_),
+                                  .master_addr = without_brackets(host),
+                                  .master_port = number_of<int>(port.value_or("")).value_or(0)});
 }
 
 void NodeWorkers::stop(const StopWorkers& order) {

@@ -308,12 +308,9 @@ class Translation {
   void take_endpoint(const std::string& endpoint) {
     line_.is_at_endpoint = true;
     line_.given.erase("rdzv_endpoint");
-    const size_t colon = endpoint.rfind(':');
-    const bool has_port =
-        colon != std::string::npos && endpoint.find(']', colon) == std::string::npos;
-    line_.given["main_process_ip"] =
-        without_brackets(std::string_view(endpoint).substr(0, has_port ? colon : endpoint.size()));
-    if (has_port) line_.given["main_process_port"] = endpoint.substr(colon + 1);
+    const auto [host, port] = split_endpoint(endpoint);
+    line_.given["main_process_ip"] = without_brackets(host);
+    if (port) line_.given["main_process_port"] = std::string(*port);
   }
 
   void read_conf() {

@@ -1,10 +1,11 @@
 #include "launcher/system/name_lookup.h"
 
-#include <array>
 #include <memory>
 
 #include <netdb.h>
 #include <sys/socket.h>
+
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 
 namespace accel::launcher {
 namespace {
@@ -17,17 +18,10 @@ HostAddresses ask_system(const std::string& host) {
   if (const int failure = ::getaddrinfo(host.c_str(), nullptr, &wanted, &found); failure != 0)
     return Error(ErrorCode::kInvalidArgument, ::gai_strerror(failure));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, ::freeaddrinfo);
-  std::vector<std::string> addresses;
+  std::vector<boost::asio::ip::address> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    std::array<char, NI_MAXHOST> text{};
-    if (::getnameinfo(entry->ai_addr,
-                      entry->ai_addrlen,
-                      text.data(),
-                      text.size(),
-                      nullptr,
-                      0,
-                      NI_NUMERICHOST) == 0)
-      addresses.emplace_back(text.data());
+    if (const auto endpoint = supervisor::endpoint_of(entry->ai_addr))
+      addresses.push_back(endpoint->address());
   }
   return addresses;
 }

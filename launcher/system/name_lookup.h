@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include <boost/asio/ip/address.hpp>
+
 #include <accel/result.h>
 
 namespace accel::launcher {
 
-// What one look-up gives: numeric addresses, IPv6 without brackets; none, or an error that says why, when there is no
-// such name.
-using HostAddresses = Result<std::vector<std::string>>;
+// What one look-up gives; none, or an error that says why, when there is no such name.
+using HostAddresses = Result<std::vector<boost::asio::ip::address>>;
 using Resolver = std::function<HostAddresses(const std::string& host)>;
 [[nodiscard]] Resolver system_resolver();
 

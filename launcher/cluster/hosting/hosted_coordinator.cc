@@ -41,22 +41,19 @@ Result<void> HostedCoordinator::begin(std::uint64_t known_epoch) {
   } else {
     auto seat = listen(place_, *place_.listen);
     // Another launcher of this machine was quicker: it is the host.
-    if (!seat && place_.endpoint.port != 0 && !is_ours_and_free(place_.endpoint)) return {};
+    if (!seat && place_.endpoint.port() != 0 && !is_ours_and_free(place_.endpoint)) return {};
     if (!seat) return std::move(seat).error();
     seat_ = *std::move(seat);
   }
   if (place_.is_open && !place_.is_local)
     handlers_.say("the nodes meet at " + *place_.listen +
                   "; whoever reaches this port is trusted, as with torchrun");
-  return place_.endpoint.port == 0 ? publish_endpoint() : Result<void>();
+  return place_.endpoint.port() == 0 ? publish_endpoint() : Result<void>();
 }
 
 Result<void> HostedCoordinator::publish_endpoint() {
-  std::vector<std::string> endpoints;
-  for (const std::string& host : own_addresses())
-    endpoints.push_back(to_text(
-        {.host = host, .port = static_cast<std::uint16_t>(seat_->port()), .is_loopback = false}));
-  place_.endpoint = *agent::parse_tcp_address(endpoints.front());
+  const auto endpoints = own_endpoints(seat_->port());
+  place_.endpoint = *supervisor::parse_tcp_endpoint(endpoints.front());
   return place_.folder->publish(endpoints);
 }
 

@@ -18,14 +18,17 @@
 
 #include <accel/result.h>
 
-#include "agent/config/agent_config.h"
 #include "launcher/system/name_lookup.h"
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 
 namespace accel::cluster {
 
+using supervisor::TcpEndpoint;
+using supervisor::to_text;
+
 // At most `limit` for a name; the look-up itself goes on behind it when it hangs. Errors  kInvalidArgument: no
 // HOST:PORT; kRendezvousTimeout: the name is not known, or there was no answer in time.
-[[nodiscard]] Result<std::vector<agent::TcpAddress>> resolve_endpoint(
+[[nodiscard]] Result<std::vector<TcpEndpoint>> resolve_endpoint(
     const std::string& text,
     std::chrono::milliseconds limit,
     const launcher::Resolver& resolver = launcher::system_resolver());
@@ -33,23 +36,21 @@ namespace accel::cluster {
 // Whether the text names a machine instead of one of its addresses; "localhost" is an address.
 [[nodiscard]] bool is_by_name(std::string_view text);
 
-// "10.0.0.7:29400", "[::1]:0".
-[[nodiscard]] std::string to_text(const agent::TcpAddress& address);
-
 // Whether it is an address of this machine with nobody at its port yet, also when we have no right to listen there.
-[[nodiscard]] bool is_ours_and_free(const agent::TcpAddress& address);
+[[nodiscard]] bool is_ours_and_free(const TcpEndpoint& endpoint);
 
 // The first that takes a connection, each within `limit`. The answer may come later by the limit of one address.
-[[nodiscard]] std::optional<agent::TcpAddress> first_reachable(
-    std::span<const agent::TcpAddress> addresses,
-    std::chrono::milliseconds limit,
-    const std::stop_token& stop);
+[[nodiscard]] std::optional<TcpEndpoint> first_reachable(std::span<const TcpEndpoint> endpoints,
+                                                         std::chrono::milliseconds limit,
+                                                         const std::stop_token& stop);
 
 // The address by which other nodes reach this machine, as far as one can tell: that from which packets to `endpoint`
 // leave; when that is loopback although the endpoint is not meant to be, that of the default route.
-[[nodiscard]] std::string own_address_towards(const agent::TcpAddress& endpoint, bool is_local);
+[[nodiscard]] std::string own_address_towards(const TcpEndpoint& endpoint, bool is_local);
 
 // Of this machine's interfaces that are up, that of the default route first, loopback left out unless there is no other.
 [[nodiscard]] std::vector<std::string> own_addresses();
+// The same with a port: "10.0.0.7:29400".
+[[nodiscard]] std::vector<std::string> own_endpoints(int port);
 
 }  // namespace accel::cluster

@@ -1,20 +1,16 @@
 #include "launcher/cluster/meeting/endpoint_probe.h"
 
 #include <boost/asio/error.hpp>
-#include <boost/asio/ip/address.hpp>
 
 namespace accel::cluster {
 
 namespace asio = boost::asio;
 
-void EndpointProbe::ask(const agent::TcpAddress& endpoint) {
+void EndpointProbe::ask(const supervisor::TcpEndpoint& endpoint) {
   if (is_asking_) is_refused_ = false;
   end_asking();
-  boost::system::error_code is_name;
-  const auto host = asio::ip::make_address(endpoint.host, is_name);
-  if (is_name) return;
   is_asking_ = true;
-  socket_.async_connect({host, endpoint.port},
+  socket_.async_connect(endpoint,
                         [this, number = number_](const boost::system::error_code& failure) {
                           if (number != number_) return;
                           is_refused_ = failure == asio::error::connection_refused;

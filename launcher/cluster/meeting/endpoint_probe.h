@@ -12,7 +12,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
-#include "agent/config/agent_config.h"
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 
 namespace accel::cluster {
 
@@ -21,7 +21,7 @@ class EndpointProbe {
   explicit EndpointProbe(boost::asio::io_context& loop) : socket_(loop) {}
 
   // The answer of before holds until this one comes. One that had not come by now never does: packets are swallowed.
-  void ask(const agent::TcpAddress& endpoint);
+  void ask(const supervisor::TcpEndpoint& endpoint);
   void forget();
 
   // The host is there, and nobody listens.

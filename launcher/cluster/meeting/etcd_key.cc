@@ -16,11 +16,6 @@ using namespace std::chrono_literals;
 constexpr auto kNameLimit = 5s;
 constexpr auto kReachLimit = 1s;
 
-bool is_loopback_endpoint(const std::string& endpoint) {
-  return endpoint.starts_with("localhost:") || endpoint.starts_with("127.") ||
-         endpoint.starts_with("[::1]:");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<launcher::EtcdSeat>> EtcdKey::open(const launcher::EtcdAccess& access,
@@ -39,7 +34,8 @@ Result<std::unique_ptr<launcher::EtcdSeat>> EtcdKey::open(const launcher::EtcdAc
   if (address.empty()) {
     const auto found = resolve_endpoint(access.endpoint, kNameLimit);
     if (!found) return found.error();
-    address = own_address_towards(found->front(), is_loopback_endpoint(access.endpoint));
+    const std::string host = without_brackets(split_endpoint(access.endpoint).host);
+    address = own_address_towards(found->front(), is_loopback_name(host));
   }
   return std::unique_ptr<launcher::EtcdSeat>(new EtcdKey(*std::move(client),
                                                          *std::move(writer),

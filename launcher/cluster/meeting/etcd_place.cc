@@ -26,10 +26,10 @@ int pause_until(const std::stop_token& stop, Duration length) {
   return stop.stop_requested() ? SIGTERM : 0;
 }
 
-Result<agent::TcpAddress> address_of(const std::string& host,
-                                     std::uint16_t port,
-                                     TimePoint end,
-                                     const std::stop_token& stop) {
+Result<TcpEndpoint> address_of(const std::string& host,
+                               std::uint16_t port,
+                               TimePoint end,
+                               const std::stop_token& stop) {
   const auto addresses = resolve_patiently(endpoint_text(host, port), end, stop);
   if (!addresses) return addresses.error();
   return addresses->front();
@@ -47,7 +47,7 @@ Result<EtcdOffer> open_etcd(const ElasticSettings& settings,
   const auto own = address_of((*seat)->own_address(), 0, end, stop);
   if (!own) return own.error();
   EtcdOffer offer{*std::move(papers), *std::move(seat), "[::]:0"};
-  offer.place.is_local = own->is_loopback;
+  offer.place.is_local = own->address().is_loopback();
   if (offer.place.is_local) offer.listen = to_text(*own);
   if (auto exposed = find_exposure(offer.place, settings)) return *std::move(exposed);
   return offer;
@@ -79,7 +79,7 @@ Result<MeetingPlace> meet_at_etcd(EtcdOffer offer,
   MeetingPlace place = std::move(offer.place);
   place.host_id = met->main.id;
   place.endpoint = *address;
-  place.is_local = address->is_loopback;
+  place.is_local = address->address().is_loopback();
   if (auto exposed = find_exposure(place, settings)) return *std::move(exposed);
   if (met->is_ours) {
     place.listen = to_text(*address);

@@ -15,7 +15,6 @@
 namespace accel::cluster {
 namespace {
 
-using agent::TcpAddress;
 using launcher::ElasticSettings;
 using launcher::Meeting;
 
@@ -25,16 +24,18 @@ constexpr std::chrono::milliseconds kTryAgain{300};
 constexpr const char* kEverywhere = "[::]:";
 
 // One address is not tried here: gRPC does that, and says why it fails.
-Result<TcpAddress> choose_address(const std::vector<TcpAddress>& addresses,
-                                  TimePoint end,
-                                  const std::stop_token& stop) {
+Result<TcpEndpoint> choose_address(const std::vector<TcpEndpoint>& addresses,
+                                   TimePoint end,
+                                   const std::stop_token& stop) {
   if (addresses.size() == 1) return addresses.front();
   while (true) {
     if (const auto reached = first_reachable(addresses, kConnect, stop)) return *reached;
     if (stop.stop_requested() || SteadyClock().now() >= end) {
-      return Error(ErrorCode::kRendezvousTimeout,
-                   "the coordinator answers at none of " + joined(addresses, ", ", to_text),
-                   "see whether a firewall is between the nodes, and whether the first one runs");
+      return Error(
+          ErrorCode::kRendezvousTimeout,
+          "the coordinator answers at none of " +
+              joined(addresses, ", ", [](const auto& endpoint) { return to_text(endpoint); }),
+          "see whether a firewall is between the nodes, and whether the first one runs");
     }
     std::this_thread::sleep_for(kTryAgain);
   }
@@ -48,13 +49,13 @@ Result<MeetingPlace> find_endpoint(const ElasticSettings& settings,
   MeetingPlace place = *std::move(papers);
   const auto addresses = resolve_patiently(settings.endpoint, end, stop);
   if (!addresses) return addresses.error();
-  place.is_local = addresses->front().is_loopback && !is_by_name(settings.endpoint);
+  place.is_local = addresses->front().address().is_loopback() && !is_by_name(settings.endpoint);
   if (auto exposed = find_exposure(place, settings)) return *std::move(exposed);
   const auto ours = std::find_if(addresses->begin(), addresses->end(), is_ours_and_free);
   if (ours != addresses->end()) {
     // A machine's own name often means its loopback address to itself: others could not come there.
     place.listen =
-        is_by_name(settings.endpoint) ? kEverywhere + std::to_string(ours->port) : to_text(*ours);
+        is_by_name(settings.endpoint) ? kEverywhere + std::to_string(ours->port()) : to_text(*ours);
     place.endpoint = *ours;
     return place;
   }
@@ -96,19 +97,18 @@ Result<MeetingPlace> find_host_node(const ElasticSettings& settings,
   auto folder = JobFolder::find(
       settings.job_folder, std::chrono::seconds(settings.join_timeout_seconds), stop);
   if (!folder) return std::move(folder).error();
-  std::vector<TcpAddress> addresses;
+  std::vector<TcpEndpoint> addresses;
   for (const std::string& line : folder->endpoints()) {
-    if (auto address = agent::parse_tcp_address(line)) addresses.push_back(*std::move(address));
+    if (const auto address = supervisor::parse_tcp_endpoint(line)) addresses.push_back(*address);
   }
   if (addresses.empty()) {
     return Error(ErrorCode::kProtocol, settings.job_folder + "/endpoints names no address");
   }
-  const std::uint16_t port = addresses.front().port;
-  const std::string& from = settings.launch_address;
-  auto first = agent::parse_tcp_address(endpoint_text(from, port));
+  const auto first = supervisor::parse_tcp_endpoint(
+      endpoint_text(settings.launch_address, addresses.front().port()));
   if (first) {
-    place.is_local = first->is_loopback;
-    addresses.insert(addresses.begin(), *std::move(first));
+    place.is_local = first->address().is_loopback();
+    addresses.insert(addresses.begin(), *first);
   }
   const auto chosen = choose_address(addresses, end, stop);
   if (!chosen) return chosen.error();
@@ -120,9 +120,9 @@ Result<MeetingPlace> find_host_node(const ElasticSettings& settings,
 
 }  // namespace
 
-Result<std::vector<TcpAddress>> resolve_patiently(const std::string& text,
-                                                  TimePoint end,
-                                                  const std::stop_token& stop) {
+Result<std::vector<TcpEndpoint>> resolve_patiently(const std::string& text,
+                                                   TimePoint end,
+                                                   const std::stop_token& stop) {
   while (true) {
     auto addresses = resolve_endpoint(text, kLookUp);
     const bool may_come = !addresses && addresses.error().code() == ErrorCode::kRendezvousTimeout;
@@ -172,8 +172,8 @@ Result<MeetingPlace> find_meeting_place(const ElasticSettings& settings,
 }
 
 bool may_follow(const std::string& leader, bool is_insecure, bool is_open) {
-  const auto address = agent::parse_tcp_address(leader);
-  return address && (!is_insecure || is_open || address->is_loopback);
+  const auto endpoint = supervisor::parse_tcp_endpoint(leader);
+  return endpoint && (!is_insecure || is_open || endpoint->address().is_loopback());
 }
 
 }  // namespace accel::cluster

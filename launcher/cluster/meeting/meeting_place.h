@@ -19,12 +19,13 @@
 #include "launcher/cluster_entry/etcd_seat.h"
 #include "launcher/start/elastic/elastic_settings.h"
 #include "runtime/clock.h"
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 
 namespace accel::cluster {
 
 struct MeetingPlace {
   std::optional<std::string> listen;  // this launcher hosts, here
-  agent::TcpAddress endpoint;         // where to connect; port 0: that of our own coordinator
+  supervisor::TcpEndpoint endpoint;   // where to connect; port 0: that of our own coordinator
   bool is_local = false;              // loopback is what the user meant
   bool is_open = false;               // nobody has to show anything, from wherever he comes
   agent::TlsFiles tls;
@@ -48,9 +49,8 @@ struct MeetingPlace {
                                                  const launcher::ElasticSettings& settings);
 
 // A name service that is slow or not up yet is asked again. Errors  those of resolve_endpoint().
-[[nodiscard]] Result<std::vector<agent::TcpAddress>> resolve_patiently(const std::string& text,
-                                                                       TimePoint end,
-                                                                       const std::stop_token& stop);
+[[nodiscard]] Result<std::vector<supervisor::TcpEndpoint>> resolve_patiently(
+    const std::string& text, TimePoint end, const std::stop_token& stop);
 
 // Whether a node goes on at `leader` ("ADDR:PORT"), which the coordinator named: it is believed by its certificate, of the
 // role launcher or node; without certificates only on this machine, unless the job is open.

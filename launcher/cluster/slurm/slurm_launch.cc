@@ -129,11 +129,7 @@ class SlurmLaunch {
     seat_ = *std::move(seat);
     seat_->host().handle(agent::StartJob{.request_id = request_.settings.job,
                                          .job = agent::describe_job(describe_launch(request_))});
-    NodeList endpoints;
-    for (const std::string& host : own_addresses())
-      endpoints.push_back(to_text(
-          {.host = host, .port = static_cast<std::uint16_t>(seat_->port()), .is_loopback = false}));
-    return folder_->publish(endpoints);
+    return folder_->publish(own_endpoints(seat_->port()));
   }
 
   void say(const std::string& line) const {

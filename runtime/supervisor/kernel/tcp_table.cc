@@ -13,7 +13,6 @@
 #include <sys/socket.h>
 
 #include "runtime/system.h"
-#include "runtime/text/endpoint_text.h"
 
 namespace accel::supervisor {
 
@@ -161,10 +160,6 @@ std::string command_of(pid_t pid) {
 }
 
 }  // namespace
-
-std::string to_text(const TcpEndpoint& endpoint) {
-  return endpoint_text(endpoint.address().to_string(), endpoint.port());
-}
 
 std::vector<TcpEntry> parse_tcp_table(std::string_view text) {
   std::vector<TcpEntry> entries;

@@ -15,17 +15,12 @@
 #include <string_view>
 #include <vector>
 
-#include <boost/asio/ip/tcp.hpp>
 #include <sys/types.h>
 
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::supervisor {
-
-using TcpEndpoint = boost::asio::ip::tcp::endpoint;
-
-// "10.0.0.7:29500", "[::1]:29500".
-[[nodiscard]] std::string to_text(const TcpEndpoint& endpoint);
 
 struct TcpEntry {
   TcpEndpoint local;

@@ -7,6 +7,7 @@
 #include <boost/asio/ip/address.hpp>
 
 #include "runtime/printable.h"
+#include "runtime/text/endpoint_text.h"
 
 namespace accel::launcher {
 
@@ -17,10 +18,6 @@ namespace {
 namespace ip = boost::asio::ip;
 
 constexpr std::string_view kOtherPort = "give another port, on every machine the same";
-
-bool is_loopback_name(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
 
 // Where machine 0's store listens when the main process is called `name` and found at `found`: there,
 // but a name of this machine may lead to a loopback address, which no other machine reaches. Then, and

@@ -1,19 +1,14 @@
 #include "launcher/start/machines/main/store_link.h"
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <utility>
 
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <ifaddrs.h>
-#include <net/if.h>
-#include <sys/socket.h>
 
 #include "launcher/system/name_lookup.h"
-#include "runtime/unique_fd.h"
 
 namespace accel::launcher {
 namespace {
@@ -30,32 +25,19 @@ std::string interface_of(const asio::ip::address& wanted) {
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, ::freeifaddrs);
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    const std::size_t size = family == AF_INET    ? sizeof(sockaddr_in)
-                             : family == AF_INET6 ? sizeof(sockaddr_in6)
-                                                  : 0;
-    if (size == 0) continue;
-    TcpEndpoint endpoint;
-    std::memcpy(endpoint.data(), entry->ifa_addr, size);
-    endpoint.resize(size);
-    if (endpoint.address() == wanted) return entry->ifa_name;
+    const auto endpoint = supervisor::endpoint_of(entry->ifa_addr);
+    if (endpoint && endpoint->address() == wanted) return entry->ifa_name;
   }
   return {};
 }
 
 }  // namespace
 
-// connect() of a datagram socket only asks the kernel for the route.
 std::string way_towards(const TcpEndpoint& there) {
-  const UniqueFd socket(::socket(there.protocol().family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  TcpEndpoint here;
-  auto size = static_cast<socklen_t>(here.capacity());
-  const bool has_route =
-      socket && ::connect(socket.get(), there.data(), static_cast<socklen_t>(there.size())) == 0 &&
-      ::getsockname(socket.get(), here.data(), &size) == 0;
-  if (!has_route) return "no route (" + errno_text(errno) + ")";
-  const std::string name = interface_of(here.address());
-  return here.address().to_string() + (name.empty() ? "" : " (" + name + ")");
+  const auto source = supervisor::source_towards(there);
+  if (!source) return "no route (" + source.error().message() + ")";
+  const std::string name = interface_of(*source);
+  return source->to_string() + (name.empty() ? "" : " (" + name + ")");
 }
 
 StoreLink::StoreLink(asio::io_context& context, Handlers handlers, StorePauses pauses)
@@ -77,10 +59,8 @@ void StoreLink::find(const std::string& host,
       kNoLookup,
       [done = std::move(done), host, port](const HostAddresses& found) {
         std::vector<TcpEndpoint> addresses;
-        for (const std::string& text : found ? *found : std::vector<std::string>()) {
-          boost::system::error_code failure;
-          const auto address = asio::ip::make_address(text, failure);
-          if (!failure) addresses.emplace_back(address, port);
+        if (found) {
+          for (const auto& address : *found) addresses.emplace_back(address, port);
         }
         if (!addresses.empty()) return done(std::move(addresses));
         done(Error(ErrorCode::kStoreUnreachable,

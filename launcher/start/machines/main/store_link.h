@@ -76,7 +76,8 @@ class StoreLink {
   Handlers handlers_;
   StorePauses pauses_;
   supervisor::StoreClient client_;
-  std::optional<supervisor::DetachedCall<std::vector<std::string>>> lookup_;  // the last one
+  std::optional<supervisor::DetachedCall<std::vector<boost::asio::ip::address>>>
+      lookup_;                       // the last one
   boost::asio::steady_timer timer_;  // the limit of a try, or the pause after it
   std::vector<supervisor::TcpEndpoint> addresses_;
   std::size_t next_ = 0;

@@ -12,11 +12,6 @@ namespace {
 
 constexpr std::string_view kEtcdPort = ":2379";
 
-bool has_port(std::string_view endpoint) {
-  const size_t colon = endpoint.rfind(':');
-  return colon != std::string_view::npos && endpoint.find(']', colon) == std::string_view::npos;
-}
-
 std::nullopt_t choose_one_machine(const MachinesRequest& request,
                                   const CommandLine& line,
                                   std::vector<std::string>& notices,
@@ -28,9 +23,7 @@ std::nullopt_t choose_one_machine(const MachinesRequest& request,
                      "leave " + line.spelled("machine_rank") + " out"));
   }
   const std::string address = request.address.value_or("");
-  const bool is_loopback =
-      address.empty() || address == "localhost" || address == "::1" || address.starts_with("127.");
-  if (!is_loopback) {
+  if (!address.empty() && !is_loopback_name(address)) {
     notices.push_back(line.spelled("main_process_ip") + " " + address +
                       " has no effect: with one machine the store listens on 127.0.0.1");
   }
@@ -141,7 +134,7 @@ void check_place(const MachinesRequest& request, const CommandLine& line, Faults
 }  // namespace
 
 std::string etcd_endpoint(std::string text) {
-  return has_port(text) ? std::move(text) : std::move(text).append(kEtcdPort);
+  return split_endpoint(text).port ? std::move(text) : std::move(text).append(kEtcdPort);
 }
 
 std::optional<MachinesSettings> choose_machines(const MachinesRequest& request,

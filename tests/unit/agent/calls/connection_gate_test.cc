@@ -109,7 +109,7 @@ class ConnectionGateTest : public ::testing::Test {
  protected:
   void open(ShareLimits limits) {
     auto opened = ConnectionGate::open(
-        TcpAddress{.host = "127.0.0.1", .port = 0, .is_loopback = true}, limits);
+        supervisor::TcpEndpoint(boost::asio::ip::address_v4::loopback(), 0), limits);
     ASSERT_TRUE(opened) << opened.error().what();
     gate_ = *std::move(opened);
     gate_->start({.on_connection =

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <yaml-cpp/yaml.h>
 
+#include "runtime/supervisor/kernel/tcp_endpoint.h"
+
 namespace accel::agent::agent_config_test {
 namespace {
 
@@ -175,13 +177,15 @@ TEST(AgentConfig, AnAddressIsNumericWithAPort) {
                           "1.2.3.4:70000",
                           "1.2.3.4:1x",
                           "::1:5",
+                          "[1.2.3.4]:5",
+                          "[fe80::1%lo]:5",
                           "[::1]"}) {
-    EXPECT_FALSE(parse_tcp_address(bad)) << bad;
+    EXPECT_FALSE(supervisor::parse_tcp_endpoint(bad)) << bad;
   }
-  const auto v6 = parse_tcp_address("[::1]:8");
+  const auto v6 = supervisor::parse_tcp_endpoint("[::1]:8");
   ASSERT_TRUE(v6);
-  EXPECT_EQ(v6->host, "::1");
-  EXPECT_EQ(v6->port, 8);
+  EXPECT_EQ(v6->address().to_string(), "::1");
+  EXPECT_EQ(v6->port(), 8);
 }
 
 TEST(AgentConfig, AnIdIsNoPath) {

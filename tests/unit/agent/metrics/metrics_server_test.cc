@@ -42,7 +42,7 @@ class MetricsServerTest : public ::testing::Test {
 
   void serve(std::chrono::milliseconds patience = MetricsServer::kPatience) {
     auto made = MetricsServer::listen(loop_,
-                                      {.host = "127.0.0.1", .port = 0, .is_loopback = true},
+                                      {boost::asio::ip::address_v4::loopback(), 0},
                                       {.collect = [this](auto done) { collect(std::move(done)); },
                                        .is_ending = [this] { return is_ending_.load(); }},
                                       patience);

@@ -12,8 +12,8 @@ using boost::asio::ip::tcp;
 
 class EndpointProbeTest : public ::testing::Test {
  protected:
-  static agent::TcpAddress loopback_at(int port) {
-    return {.host = "127.0.0.1", .port = static_cast<std::uint16_t>(port), .is_loopback = true};
+  static tcp::endpoint loopback_at(int port) {
+    return {boost::asio::ip::address_v4::loopback(), static_cast<std::uint16_t>(port)};
   }
 
   // Until there is nothing more to wait for.

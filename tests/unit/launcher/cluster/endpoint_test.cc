@@ -17,28 +17,29 @@
 namespace accel::cluster::endpoint_test {
 namespace {
 
+namespace ip = boost::asio::ip;
 using namespace std::chrono_literals;
-using agent::TcpAddress;
 using launcher::Resolver;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr auto kGenerous = 60'000ms;
 
-Resolver answering(std::vector<std::string> hosts) {
-  return [hosts](const std::string&) { return hosts; };
+Resolver answering(const std::vector<std::string>& hosts) {
+  std::vector<ip::address> addresses;
+  for (const std::string& host : hosts) addresses.push_back(ip::make_address(host));
+  return [addresses](const std::string&) { return addresses; };
 }
 
 std::vector<std::string> resolved(const std::string& text, const Resolver& resolver) {
   std::vector<std::string> texts;
-  for (const TcpAddress& address : or_throw(resolve_endpoint(text, kGenerous, resolver)))
+  for (const TcpEndpoint& address : or_throw(resolve_endpoint(text, kGenerous, resolver)))
     texts.push_back(to_text(address));
   return texts;
 }
 
-TcpAddress loopback_at(const test::ReservedPort& port) {
-  return {
-      .host = "127.0.0.1", .port = static_cast<std::uint16_t>(port.port()), .is_loopback = true};
+TcpEndpoint loopback_at(const test::ReservedPort& port) {
+  return {ip::address_v4::loopback(), static_cast<std::uint16_t>(port.port())};
 }
 
 // A socket that listens at a port of this machine.
@@ -63,7 +64,7 @@ class Listener {
 };
 
 TEST(Endpoint, AnAddressNeedsNoLookUp) {
-  const Resolver never = [](const std::string&) -> std::vector<std::string> {
+  const Resolver never = [](const std::string&) -> launcher::HostAddresses {
     throw std::logic_error("was asked");
   };
   EXPECT_THAT(resolved("10.0.0.7:29400", never), ElementsAre("10.0.0.7:29400"));
@@ -87,7 +88,7 @@ TEST(Endpoint, Fault48ANameServiceThatHangsIsLeftBehind) {
   const auto until = hanging.get_future().share();
   const Resolver hangs = [until](const std::string&) {
     until.wait();
-    return std::vector<std::string>{"10.0.0.7"};
+    return std::vector{ip::make_address("10.0.0.7")};
   };
 
   const auto result = resolve_endpoint("gpu-01:29400", 1ms, hangs);
@@ -116,19 +117,19 @@ TEST(Endpoint, LocalhostIsAnAddressAndOtherNamesAreNot) {
 
 TEST(Endpoint, AnAddressIsFreeUntilSomebodyListensThere) {
   const test::ReservedPort port;
-  const TcpAddress at = loopback_at(port);
+  const TcpEndpoint at = loopback_at(port);
   {
     const Listener listener(port);
     EXPECT_FALSE(is_ours_and_free(at));
   }
   EXPECT_TRUE(is_ours_and_free(at));
-  EXPECT_FALSE(is_ours_and_free({.host = "192.0.2.1", .port = at.port, .is_loopback = false}));
+  EXPECT_FALSE(is_ours_and_free({ip::make_address("192.0.2.1"), at.port()}));
 }
 
 // Two launchers of one machine that start together: one asks while the other takes the port.
 TEST(Endpoint, WhoAsksDisturbsNobodyWhoTakesThePort) {
   const test::ReservedPort port;
-  const TcpAddress at = loopback_at(port);
+  const TcpEndpoint at = loopback_at(port);
   std::jthread asking([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) std::ignore = is_ours_and_free(at);
   });
@@ -142,12 +143,12 @@ TEST(Endpoint, Fault48TheFirstAddressThatAnswersIsTaken) {
   const test::ReservedPort silent;
   const test::ReservedPort open;
   const Listener listener(open);
-  const std::vector<TcpAddress> addresses = {loopback_at(silent), loopback_at(open)};
+  const std::vector<TcpEndpoint> addresses = {loopback_at(silent), loopback_at(open)};
 
   const auto reached = first_reachable(addresses, kGenerous, {});
 
   ASSERT_TRUE(reached);
-  EXPECT_EQ(reached->port, open.port());
+  EXPECT_EQ(reached->port(), open.port());
 }
 
 TEST(Endpoint, OwnAddressesAreOfThisMachine) {
@@ -162,7 +163,7 @@ TEST(Endpoint, OwnAddressesAreOfThisMachine) {
 }
 
 TEST(Endpoint, LoopbackIsAdvertisedOnlyWhenItIsMeant) {
-  const TcpAddress loopback = {.host = "127.0.0.1", .port = 1, .is_loopback = true};
+  const TcpEndpoint loopback(ip::address_v4::loopback(), 1);
   EXPECT_EQ(own_address_towards(loopback, true), "127.0.0.1");
   EXPECT_EQ(own_address_towards(loopback, false), own_addresses().front());
 }

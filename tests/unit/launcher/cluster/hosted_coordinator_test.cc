@@ -61,7 +61,7 @@ class HostedCoordinatorTest : public ::testing::Test {
     auto seat = hosted_.listen(place_, *place_.listen);
     ASSERT_TRUE(seat) << seat.error().message();
     seat_ = seat->get();
-    place_.endpoint.port = static_cast<std::uint16_t>((*seat)->port());
+    place_.endpoint.port(static_cast<std::uint16_t>((*seat)->port()));
     hosted_.offer(*std::move(seat));
     ASSERT_TRUE(hosted_.begin(known_epoch));
   }
@@ -75,7 +75,7 @@ class HostedCoordinatorTest : public ::testing::Test {
 
   // A node that has heard of a coordinator of this epoch says hello.
   void hear_of_epoch(std::uint64_t epoch) {
-    const std::string address = "127.0.0.1:" + std::to_string(place_.endpoint.port);
+    const std::string address = "127.0.0.1:" + std::to_string(place_.endpoint.port());
     std::optional<agent::SessionClient> node;
     node.emplace(loop_,
                  grpc::CreateChannel(address, grpc::InsecureChannelCredentials()),
@@ -158,10 +158,10 @@ TEST_F(HostedCoordinatorTest, ANodeThatKnowsAHigherEpochEndsTheLauncher) {
 TEST_F(HostedCoordinatorTest, WithoutEtcdAHigherEpochIsToldAndEndsNothing) {
   request_.settings.etcd.endpoint.clear();
   place_.seat.reset();
-  place_.endpoint.port = 0;
+  place_.endpoint.port(0);
   auto probe = hosted_.listen(place_, "127.0.0.1:0");
   ASSERT_TRUE(probe);
-  place_.endpoint.port = static_cast<std::uint16_t>((*probe)->port());
+  place_.endpoint.port(static_cast<std::uint16_t>((*probe)->port()));
   place_.listen = "127.0.0.1:" + std::to_string((*probe)->port());
   hosted_.retire(*std::move(probe));
   run_until([this] { return hosted_.begin(0).has_value() && hosted_.has_seat(); });
