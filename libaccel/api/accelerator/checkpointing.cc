@@ -16,6 +16,7 @@
 #include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
 #include "libaccel/engine/checkpoint/series/background_save.h"
 #include "libaccel/engine/checkpoint/series/total_limit.h"
+#include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/process/supervisor_link.h"
 #include "runtime/checkpoint/manifest.h"
