@@ -17,16 +17,17 @@ Result<UniqueFd> connect_to_socket(const std::string& path, int type) {
     ::setsockopt(socket.get(), SOL_SOCKET, direction, &limit, sizeof limit);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0)
     return socket;
+  const int failure = errno;
   const std::string what = "cannot connect to " + path + ": ";
-  if (errno == EAGAIN) {
+  if (failure == EAGAIN) {
     return Error(
         ErrorCode::kAgentUnreachable,
         what + "its queue was full for " + std::to_string(kLocalConnectLimit.count()) + " s",
         "ask again; the agent's log names users who are turned away");
   }
-  if (errno != EACCES) return Error(ErrorCode::kAgentUnreachable, what + errno_text(errno));
+  if (failure != EACCES) return Error(ErrorCode::kAgentUnreachable, what + errno_text(failure));
   return Error(ErrorCode::kAgentRefused,
-               what + errno_text(errno),
+               what + errno_text(failure),
                "ask for a place in the group that the socket is for: `ls -l " + path + "`");
 }
 

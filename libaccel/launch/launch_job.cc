@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <string_view>
 
 #include "runtime/printable.h"
 #include "runtime/supervisor/spawn/exit_error.h"
+#include "runtime/text/endpoint_text.h"
+#include "runtime/text/number_text.h"
 
 namespace accel::launch {
 namespace {
@@ -29,9 +31,7 @@ Result<void> check_count(int num_processes) {
 
 // `option`: whose text it is.
 Result<std::uint16_t> parse_port(const std::string& option, const std::string& text) {
-  std::uint16_t port = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (failure == std::errc() && end == text.data() + text.size() && !text.empty()) return port;
+  if (const auto port = number_of<std::uint16_t>(text)) return *port;
   return invalid(option + " is '" + text + "', not a port number from 0 to 65535",
                  "give a number; \"0\" takes any free port");
 }
@@ -109,9 +109,8 @@ Result<MeetingPoint> find_meeting(const NotebookLauncherOptions& options) {
   const std::string& endpoint = options.rdzv_endpoint;
   if (endpoint.empty()) return MeetingPoint{options.master_addr, options.use_port};
   const std::size_t colon = endpoint.ends_with(']') ? std::string::npos : endpoint.rfind(':');
-  std::string host = endpoint.substr(0, std::min(colon, endpoint.size()));
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
-    host = host.substr(1, host.size() - 2);
+  const std::string host =
+      without_brackets(std::string_view(endpoint).substr(0, std::min(colon, endpoint.size())));
   const bool has_port = colon != std::string::npos;
   if (!host.empty() && has_port)
     return MeetingPoint{host, endpoint.substr(colon + 1), "the port of rdzv_endpoint"};

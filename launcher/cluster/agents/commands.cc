@@ -24,6 +24,7 @@
 #include "launcher/cluster/agents/run_request.h"
 #include "launcher/cluster/agents/signal_word.h"
 #include "launcher/flags/command_parser.h"
+#include "launcher/run/notice_line.h"
 #include "runtime/byte_size.h"
 #include "runtime/printable.h"
 
@@ -157,8 +158,7 @@ void print_list(const v1::JobList& list, bool json) {
                 "EXIT");
   }
   for (const v1::Job& job : list.jobs()) print_row(job);
-  if (!list.notice().empty())
-    std::fprintf(stderr, "%s: %s\n", kProgram, printable(list.notice()).c_str());
+  if (!list.notice().empty()) launcher::tell(kProgram, list.notice());
 }
 
 int status(const AgentClient& client, const Flags& flags) {

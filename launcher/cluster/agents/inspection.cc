@@ -5,6 +5,7 @@
 #include "agent/jobs/job_state.h"
 #include "launcher/cluster/agents/answers.h"
 #include "launcher/cluster/agents/followed_job.h"
+#include "launcher/run/notice_line.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
@@ -58,7 +59,7 @@ int watch(const AgentClient& client, const std::string& job, bool json) {
     if (json) {
       print_json(event);
     } else if (!event.notice().empty()) {
-      std::fprintf(stderr, "%s: %s\n", kProgram, printable(event.notice()).c_str());
+      launcher::tell(kProgram, event.notice());
     } else {
       const v1::Job& now = event.job();
       std::printf("%s %s, generation %llu, %u restarts%s%s\n",

@@ -3,12 +3,12 @@
 #include "libaccel/api/accelerator/training.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <deque>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,6 +26,7 @@
 #include "libaccel/tensors/checked_number.h"
 #include "libaccel/tensors/parameter_list.h"
 #include "libaccel/tensors/state_reader.h"
+#include "runtime/text/number_text.h"
 
 namespace accel::detail {
 namespace {
@@ -38,13 +39,12 @@ int accumulation_steps_from_env(int fallback) {
   constexpr std::string_view kName = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
   const std::optional<std::string> text = process_env()(kName);
   if (!text || text->empty()) return fallback;
-  int steps = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), steps);
-  if (error != std::errc() || end != text->data() + text->size() || steps < 1) {
+  const std::optional<int> steps = number_of<int>(*text);
+  if (!steps || *steps < 1) {
     throw Error(ErrorCode::kEnvInvalid,
                 std::string(kName) + " is '" + *text + "', expected a whole number of at least 1");
   }
-  return steps;
+  return *steps;
 }
 
 GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options) {

@@ -7,7 +7,6 @@
 #include "libaccel/engine/settings/fsdp_settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <utility>
 
@@ -15,6 +14,7 @@
 
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/settings/variable_values.h"
+#include "runtime/text/number_text.h"
 
 namespace accel::sharding {
 namespace {
@@ -36,12 +36,10 @@ std::optional<E> choice_of(const EnvLookup& env, std::string_view name) {
   const auto text = text_of(env, name);
   if (!text) return std::nullopt;
   const auto rows = enum_texts<E>();
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  const std::int64_t index = number - kPeerNumbersStartAt;
-  if (error == std::errc() && end == text->data() + text->size() && index >= 0 &&
-      index < std::ssize(rows)) {
-    return rows[static_cast<std::size_t>(index)].value;
+  const auto number = accel::number_of<std::int64_t>(*text);
+  if (number && *number >= kPeerNumbersStartAt &&
+      *number < kPeerNumbersStartAt + std::ssize(rows)) {
+    return rows[static_cast<std::size_t>(*number - kPeerNumbersStartAt)].value;
   }
   try {
     return parse<E>(*text);
