@@ -148,7 +148,7 @@ constexpr Strategy kMegatron = {
                 "",
                 "",
                 kMegatronGroup,
-                "Train with Megatron-LM. Programs of libaccel ignore it."},
+                "Train with Megatron-LM. Programs of libaccel refuse it."},
     .variable = "ACCELERATE_USE_MEGATRON_LM",
     .section = "megatron_lm_config",
     .prefix = "megatron_lm_",

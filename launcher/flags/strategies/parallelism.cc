@@ -81,7 +81,7 @@ constexpr Strategy kParallelism = {
                 "",
                 kParallelismGroup,
                 "Lay the workers out along several axes; needs --use_fsdp --fsdp_version 2. "
-                "Programs of libaccel ignore it."},
+                "Programs of libaccel refuse axes that divide layers or sequences."},
     .variable = "ACCELERATE_USE_PARALLELISM_CONFIG",
     .section = "parallelism_config",
     .prefix = "parallelism_config_",

@@ -22,6 +22,7 @@
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/whole_gradient_model.h"
 #include "libaccel/engine/sharding/widened_parameters.h"
+#include "runtime/unserved_variables.h"
 
 namespace accel::detail {
 namespace {
@@ -67,6 +68,8 @@ Preparation::Preparation(DeepSpeedOptions read)
              .use_fsdp = fsdp.has_value(),
              .use_deepspeed = wants_deepspeed(options, process_env()),
              .init_process_group = options.init_process_group}) {
+  for (const std::string& notice : check_unserved_variables(process_env()))
+    logger.warning_once(notice);
   sharding::set_loads_on_main_only(fsdp);
   for (const std::string& notice : read.notices) logger.info(notice);
   if (fsdp) {
@@ -166,6 +169,7 @@ std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& modul
                                                   std::shared_ptr<ProcessGroup> world) {
   if (mesh_ == nullptr) {
     const MeshShape shape = sharding::mesh_shape(fsdp, *world);
+    sharding::check_parallelism_sizes(process_env(), shape);
     mesh_ = std::make_shared<Mesh>(std::move(world), shape);
   }
   if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)

@@ -1,9 +1,13 @@
 #include "libaccel/engine/settings/deepspeed_options.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <accel/error.h>
 
@@ -11,6 +15,8 @@
 #include "libaccel/engine/settings/variable_values.h"
 #include "libaccel/engine/settings/zero_settings.h"
 #include "runtime/json_argument.h"
+#include "runtime/split.h"
+#include "runtime/text/joined.h"
 
 namespace accel {
 namespace {
@@ -55,6 +61,35 @@ std::optional<std::string> source_of(const AcceleratorOptions& options, const En
   return source == "none" ? std::nullopt : source;
 }
 
+// Fields that a configuration file of the launcher fixes, and DeepSpeed's own file too: which of the two holds would be a guess.
+// The fields, and the refusal, are those of Accelerate.
+void refuse_fields_of_two_files(const std::string& source, const EnvLookup& env) {
+  constexpr std::array<std::string_view, 9> kOfDeepSpeedsFile = {
+      "gradient_accumulation_steps",
+      "gradient_clipping",
+      "zero_stage",
+      "offload_optimizer_device",
+      "offload_param_device",
+      "offload_param_nvme_path",
+      "offload_optimizer_nvme_path",
+      "zero3_save_16bit_model",
+      "mixed_precision",
+  };
+  const auto said = sharding::text_of(env, "ACCELERATE_CONFIG_DS_FIELDS").value_or("");
+  std::vector<std::string_view> twice;
+  for (const std::string_view field : split(said, ',')) {
+    if (std::ranges::find(kOfDeepSpeedsFile, field) != kOfDeepSpeedsFile.end())
+      twice.push_back(field);
+  }
+  if (twice.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              joined(twice, ", ") +
+                  " (ACCELERATE_CONFIG_DS_FIELDS) stand in the launcher's "
+                  "configuration file, and " +
+                  source + " is in use too",
+              "keep these fields in DeepSpeed's file, and remove them from the launcher's");
+}
+
 // The file's number of batches; a plugin keeps the rest.
 void set_accumulation(AcceleratorOptions& options, int steps) {
   if (!options.gradient_accumulation_plugin)
@@ -76,6 +111,7 @@ DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLoo
   const auto given_source = source_of(result, env);
   if (!wants_deepspeed(result, env) || !given_source) return read;
   const Source source = read_source(*given_source);
+  refuse_fields_of_two_files(source.name, env);
   const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(source.text, source.name);
   const PrecisionType asked = asked_precision(result, env);
   const PrecisionType precision = sharding::precision_of(file, asked, source.name);

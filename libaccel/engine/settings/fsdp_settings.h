@@ -63,6 +63,9 @@ void check_state_dict_type(StateDictType type, int version);
 // of ranks).
 [[nodiscard]] MeshShape mesh_shape(const std::optional<FsdpSettings>& settings,
                                    const ProcessGroup& world);
+// Compares PARALLELISM_CONFIG_DP_REPLICATE_SIZE and _DP_SHARD_SIZE with the mesh that the strategy makes; where both are 1 they
+// ask for nothing. Throws kInvalidArgument: their product is not the number of ranks; kUnsupported: the mesh is another one.
+void check_parallelism_sizes(const EnvLookup& env, const MeshShape& shape);
 
 // Whether the launcher asks for FSDP: ACCELERATE_USE_FSDP. Errors as resolve().
 [[nodiscard]] bool environment_wants_fsdp(const EnvLookup& env);
