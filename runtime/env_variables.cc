@@ -292,7 +292,8 @@ constexpr EnvVariable kVariables[] = {
      "accel-launch",
      "libaccel, accelerate",
      "comma list",
-     "The fields that the launcher's file fixes: refused where DeepSpeed's own file fixes them too."},
+     "The fields that the launcher's file fixes: refused where DeepSpeed's own file fixes them "
+     "too."},
     {"ACCELERATE_USE_MEGATRON_LM, MEGATRON_LM_*",
      "accel-launch",
      "accelerate",

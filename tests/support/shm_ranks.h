@@ -85,17 +85,17 @@ inline std::vector<std::span<std::byte>> targets_of(std::vector<std::vector<floa
   return spans;
 }
 
-inline shm::LetterPtr letter_to(int rank, std::vector<float>& values, int tag = 0) {
-  return std::make_shared<shm::Letter>(shm::Letter{.is_sent = true,
-                                                   .peer = rank,
-                                                   .tag = tag,
-                                                   .data = bytes_of(values),
-                                                   .bytes = values.size() * sizeof(float)});
+inline shm::TransferPtr letter_to(int rank, std::vector<float>& values, int tag = 0) {
+  return std::make_shared<shm::Transfer>(shm::Transfer{.is_sent = true,
+                                                       .peer = rank,
+                                                       .tag = tag,
+                                                       .data = bytes_of(values),
+                                                       .bytes = values.size() * sizeof(float)});
 }
-inline shm::LetterPtr letter_from(int rank, std::vector<float>& values, int tag = 0) {
-  shm::LetterPtr letter = letter_to(rank, values, tag);
-  letter->is_sent = false;
-  return letter;
+inline shm::TransferPtr letter_from(int rank, std::vector<float>& values, int tag = 0) {
+  shm::TransferPtr transfer = letter_to(rank, values, tag);
+  transfer->is_sent = false;
+  return transfer;
 }
 
 // A child process that joins as `rank`, says so, does `body` and then waits to be killed.

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::int32_t kBeginning = NodeLink::kFirstOwnTag;
 constexpr std::int32_t kParting = NodeLink::kFirstOwnTag + 1;
-constexpr std::int32_t kFarewells = NodeLink::kFirstOwnTag + 2;
-constexpr std::int32_t kFirstRest = kFarewells + Farewells::kNumTags;
+constexpr std::int32_t kFailures = NodeLink::kFirstOwnTag + 2;
+constexpr std::int32_t kFirstRest = kFailures + PeerWatch::kNumTags;
 
 // How long a rank that has met an error waits to hear what else is wrong.
 constexpr std::chrono::milliseconds kLastWords{500};
@@ -43,7 +43,7 @@ constexpr std::size_t kSmallBytes = 16 * 1024;
 
 struct Beginning {
   shm::Call call;
-  std::uint64_t bytes = 0;  // of the letter
+  std::uint64_t bytes = 0;  // of the transfer
 };
 static_assert(std::is_trivially_copyable_v<Beginning> &&
               std::has_unique_object_representations_v<Beginning>);
@@ -97,13 +97,13 @@ at::Tensor room_for_beginning(std::size_t small) {
   return at::empty({static_cast<std::int64_t>(sizeof(Beginning) + small)}, at::kByte);
 }
 
-at::Tensor beginning_of(const shm::Call& call, const NodeLink::Outgoing& letter) {
-  const std::size_t small = is_small(letter.bytes) ? letter.bytes : 0;
-  const Beginning beginning = {.call = call, .bytes = letter.bytes};
+at::Tensor beginning_of(const shm::Call& call, const NodeLink::Outgoing& transfer) {
+  const std::size_t small = is_small(transfer.bytes) ? transfer.bytes : 0;
+  const Beginning beginning = {.call = call, .bytes = transfer.bytes};
   at::Tensor room = room_for_beginning(small);
   auto* const begin = static_cast<std::byte*>(room.data_ptr());
   std::memcpy(begin, &beginning, sizeof beginning);
-  if (small > 0) std::memcpy(begin + sizeof beginning, letter.data, small);
+  if (small > 0) std::memcpy(begin + sizeof beginning, transfer.data, small);
   return room;
 }
 
@@ -142,11 +142,11 @@ NodeLink::NodeLink(c10::intrusive_ptr<c10d::Backend> backend,
     : backend_(std::move(backend)),
       rank_(backend_->getRank()),
       timeout_(timeout.value_or(backend_->getBackendOptions()->timeout)) {
-  farewells_.emplace(*backend_, nudger_, kFarewells);
+  peer_watch_.emplace(*backend_, wait_interrupter_, kFailures);
 }
 
 NodeLink::~NodeLink() {
-  if (!is_closed() && !is_aborted_.load()) farewells_->say_left();
+  if (!is_closed() && !is_aborted_.load()) peer_watch_->say_left();
   close();
 }
 
@@ -201,7 +201,7 @@ Result<void> NodeLink::finish(const WorkPtr& work, Wait wait) {
 
 Result<bool> NodeLink::is_done(const WorkPtr& work, Wait& wait, std::chrono::microseconds at_most) {
   try {
-    if (!is_aborted_.load() && nudger_.wait(work, at_most)) return true;
+    if (!is_aborted_.load() && wait_interrupter_.wait(work, at_most)) return true;
   } catch (const std::exception& cause) {
     return gloo_error(wait.peer, cause.what());
   }
@@ -222,7 +222,7 @@ std::optional<Error> NodeLink::reason_to_give_up(Wait& wait) {
 }
 
 bool NodeLink::is_lost(int peer) {
-  return is_in_vain(peer, farewells_->look(), num_others());
+  return is_in_vain(peer, peer_watch_->look(), num_others());
 }
 
 // ---- exchanges ----
@@ -250,27 +250,27 @@ Result<NodeLink::ExchangePtr> NodeLink::begin(const shm::Call& call,
     return {};
   };
   auto& rests = exchange.rests;
-  // What is awaited first: a letter whose place is known leaves at once.
-  for (const Incoming& letter : in) {
+  // What is awaited first: a transfer whose place is known leaves at once.
+  for (const Incoming& transfer : in) {
     at::Tensor room = room_for_beginning(kSmallBytes);  // whatever comes
-    auto work = start_receive(letter.from, room.data_ptr(), room.nbytes(), kBeginning);
-    if (auto begun = start(exchange.beginnings_in, std::move(work), letter.from, room); !begun)
+    auto work = start_receive(transfer.from, room.data_ptr(), room.nbytes(), kBeginning);
+    if (auto begun = start(exchange.beginnings_in, std::move(work), transfer.from, room); !begun)
       return std::move(begun).error();
-    if (is_small(letter.bytes)) continue;
-    const std::int32_t tag = tag_of_rest({.call = call, .bytes = letter.bytes});
-    auto rest = start_receive(letter.from, letter.data, letter.bytes, tag);
-    if (auto begun = start(rests, std::move(rest), letter.from, {}); !begun)
+    if (is_small(transfer.bytes)) continue;
+    const std::int32_t tag = tag_of_rest({.call = call, .bytes = transfer.bytes});
+    auto rest = start_receive(transfer.from, transfer.data, transfer.bytes, tag);
+    if (auto begun = start(rests, std::move(rest), transfer.from, {}); !begun)
       return std::move(begun).error();
   }
-  for (const Outgoing& letter : out) {
-    at::Tensor room = beginning_of(call, letter);
-    auto work = start_send(letter.to, room.data_ptr(), room.nbytes(), kBeginning);
-    if (auto begun = start(exchange.beginnings_out, std::move(work), letter.to, room); !begun)
+  for (const Outgoing& transfer : out) {
+    at::Tensor room = beginning_of(call, transfer);
+    auto work = start_send(transfer.to, room.data_ptr(), room.nbytes(), kBeginning);
+    if (auto begun = start(exchange.beginnings_out, std::move(work), transfer.to, room); !begun)
       return std::move(begun).error();
-    if (is_small(letter.bytes)) continue;
-    const std::int32_t tag = tag_of_rest({.call = call, .bytes = letter.bytes});
-    auto rest = start_send(letter.to, letter.data, letter.bytes, tag);
-    if (auto begun = start(rests, std::move(rest), letter.to, {}); !begun)
+    if (is_small(transfer.bytes)) continue;
+    const std::int32_t tag = tag_of_rest({.call = call, .bytes = transfer.bytes});
+    auto rest = start_send(transfer.to, transfer.data, transfer.bytes, tag);
+    if (auto begun = start(rests, std::move(rest), transfer.to, {}); !begun)
       return std::move(begun).error();
   }
   return begun_one;
@@ -334,7 +334,7 @@ Result<void> NodeLink::finish(const ExchangePtr& exchange) {
   return {};
 }
 
-// Letters come meanwhile, whomever is waited for: at the deadline each that is there counts.
+// Transfers come meanwhile, whomever is waited for: at the deadline each that is there counts.
 Result<std::vector<shm::Absent>> NodeLink::call_roll(const shm::Call& call,
                                                      std::span<const int> peers,
                                                      std::chrono::milliseconds timeout,
@@ -356,7 +356,7 @@ Result<std::vector<shm::Absent>> NodeLink::call_roll(const shm::Call& call,
     const auto came = finish(started.work, wait_until(in[i].from, deadline));
     if (is_aborted_.load()) return came ? Error(ErrorCode::kPeerLost, kAborted) : came.error();
     if (!came) {
-      const std::vector<RankEnd>& ends = farewells_->look();
+      const std::vector<RankEnd>& ends = peer_watch_->look();
       const auto end = std::ranges::find(ends, in[i].from, &RankEnd::rank);
       const bool has_ended = end != ends.end();
       if (has_ended && roll_call == shm::RollCall::kUntilFirstLoss)
@@ -378,53 +378,53 @@ Result<std::vector<shm::Absent>> NodeLink::call_roll(const shm::Call& call,
 
 // ---- messages ----
 
-Result<void> NodeLink::post(const shm::LetterPtr& letter) {
-  if (letter->tag < 0 || letter->tag >= kFirstOwnTag) {
+Result<void> NodeLink::post(const shm::TransferPtr& transfer) {
+  if (transfer->tag < 0 || transfer->tag >= kFirstOwnTag) {
     return Error(ErrorCode::kInvalidArgument,
-                 "a message has the tag " + std::to_string(letter->tag) + ", expected 0 to " +
+                 "a message has the tag " + std::to_string(transfer->tag) + ", expected 0 to " +
                      std::to_string(kFirstOwnTag - 1));
   }
-  auto work = letter->is_sent
-                  ? start_send(letter->peer, letter->data, letter->bytes, letter->tag)
-                  : start_receive(letter->peer, letter->data, letter->bytes, letter->tag);
+  auto work = transfer->is_sent
+                  ? start_send(transfer->peer, transfer->data, transfer->bytes, transfer->tag)
+                  : start_receive(transfer->peer, transfer->data, transfer->bytes, transfer->tag);
   if (!work) return std::move(work).error();
-  letters_.emplace(letter, Posted{.work = *std::move(work), .wait = wait_for(letter->peer)});
+  transfers_.emplace(transfer, Posted{.work = *std::move(work), .wait = wait_for(transfer->peer)});
   return {};
 }
 
-Result<bool> NodeLink::is_done(const shm::LetterPtr& letter) {
-  if (letter->is_done) return true;
-  const auto found = letters_.find(letter);
-  if (found == letters_.end())
+Result<bool> NodeLink::is_done(const shm::TransferPtr& transfer) {
+  if (transfer->is_done) return true;
+  const auto found = transfers_.find(transfer);
+  if (found == transfers_.end())
     return Error(ErrorCode::kPeerLost, "the group has met an error before");
   Posted& posted = found->second;
   Result<bool> done = is_done(posted.work, posted.wait, kGlance);
-  if (done && *done) settle(letter);
+  if (done && *done) settle(transfer);
   return done;
 }
 
-Result<void> NodeLink::wait(const shm::LetterPtr& letter) {
-  if (letter->is_done) return {};
-  const auto found = letters_.find(letter);
-  if (found == letters_.end())
+Result<void> NodeLink::wait(const shm::TransferPtr& transfer) {
+  if (transfer->is_done) return {};
+  const auto found = transfers_.find(transfer);
+  if (found == transfers_.end())
     return Error(ErrorCode::kPeerLost, "the group has met an error before");
-  Result<void> done = finish(found->second.work, wait_for(letter->peer));
-  if (done) settle(letter);
+  Result<void> done = finish(found->second.work, wait_for(transfer->peer));
+  if (done) settle(transfer);
   return done;
 }
 
-void NodeLink::settle(const shm::LetterPtr& letter) {
-  const auto found = letters_.find(letter);
-  if (letter->peer == shm::kAnyRank) letter->peer = found->second.work->sourceRank();
-  letter->is_done = true;
-  letters_.erase(found);
+void NodeLink::settle(const shm::TransferPtr& transfer) {
+  const auto found = transfers_.find(transfer);
+  if (transfer->peer == shm::kAnyRank) transfer->peer = found->second.work->sourceRank();
+  transfer->is_done = true;
+  transfers_.erase(found);
 }
 
 // ---- the end ----
 
 void NodeLink::abort() noexcept {
   is_aborted_.store(true);
-  nudger_.end_wait();
+  wait_interrupter_.end_wait();
 }
 
 int NodeLink::num_others() const {
@@ -432,29 +432,29 @@ int NodeLink::num_others() const {
 }
 
 // Who is lost may be lost by another one's error or death, which is heard of in a moment.
-Farewell NodeLink::find_cause(const Error& error) {
+GroupFailure NodeLink::find_cause(const Error& error) {
   const bool is_followed = error.code() == ErrorCode::kPeerLost && !is_aborted_.load();
   const auto deadline = Clock::now() + kLastWords;
   const auto is_heard_of = [&] {
-    const std::vector<RankEnd>& ends = farewells_->look();
+    const std::vector<RankEnd>& ends = peer_watch_->look();
     return std::ssize(ends) == num_others() || !std::ranges::all_of(ends, &RankEnd::has_left);
   };
   while (is_followed && !is_heard_of() && Clock::now() < deadline)
     std::this_thread::sleep_for(kLastWordsPause);
-  return cause_of(rank_, error, farewells_->look());
+  return cause_of(rank_, error, peer_watch_->look());
 }
 
 Error NodeLink::end(Error error) {
   if (is_closed()) return error;
-  const Farewell cause = find_cause(error);
-  farewells_->say(cause);
+  const GroupFailure cause = find_cause(error);
+  peer_watch_->say(cause);
   close();
   return error_for(rank_, error, cause);
 }
 
 void NodeLink::close() noexcept {
-  letters_.clear();
-  farewells_.reset();
+  transfers_.clear();
+  peer_watch_.reset();
   backend_.reset();
 }
 

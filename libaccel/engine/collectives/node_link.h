@@ -1,6 +1,6 @@
 // NodeLink: what a rank exchanges with ranks of other nodes, over a c10d backend that knows messages (Gloo).
 //
-// An exchange is one letter to each of some ranks and one from each of some. A letter begins with what its sender calls,
+// An exchange is one transfer to each of some ranks and one from each of some. A transfer begins with what its sender calls,
 // so ranks that call different things, or the same with other sizes, are told so. What is small travels with that beginning;
 // the rest goes beside it, straight into the receiver's memory.
 //
@@ -11,11 +11,11 @@
 // The tag of the rest is drawn from the call and the size: ranks that differ do not meet there, where Gloo would end the
 // process over a size. Ranks that find that they call different things tell each other so before they close.
 //
-// Who waits looks around every 0.1 s (farewells.h): an exchange is over when a rank that it needs has closed its connections,
+// Who waits looks around every 0.1 s (peer_watch.h): an exchange is over when a rank that it needs has closed its connections,
 // or any rank has said why the group is. A rank that met an error says it to all and closes its own (end()): so an error on
 // one node reaches all nodes, with its cause. One that leaves in order says so too: the others' messages go on without it.
 //
-// Threads:  one thread at a time, except abort(). A thread of its own ends waits for those looks (nudger.h).
+// Threads:  one thread at a time, except abort(). A thread of its own ends waits for those looks (wait_interrupter.h).
 // Errors    kPeerLost: a rank has ended or met an error, or answered nothing within the timeout; kShapeMismatch.
 // Source:   tests/unit/libaccel/collectives/two_level_group_test.cc.
 #pragma once
@@ -35,9 +35,9 @@
 
 #include <accel/result.h>
 
-#include "libaccel/engine/collectives/farewells.h"
-#include "libaccel/engine/collectives/nudger.h"
-#include "libaccel/engine/shm/group/mail.h"
+#include "libaccel/engine/collectives/peer_watch.h"
+#include "libaccel/engine/collectives/wait_interrupter.h"
+#include "libaccel/engine/shm/group/point_to_point.h"
 #include "libaccel/engine/shm/group/roll_call.h"
 #include "libaccel/engine/shm/memory/call.h"
 
@@ -94,9 +94,9 @@ class NodeLink {
 
   // Messages of users. The backend tells of their end to those who wait only, so is_done() waits for 0.1 ms when it is false;
   // after true, wait() comes back at once. The timeout of is_done() counts from post(), that of wait() from wait().
-  [[nodiscard]] Result<void> post(const shm::LetterPtr& letter);
-  [[nodiscard]] Result<bool> is_done(const shm::LetterPtr& letter);
-  [[nodiscard]] Result<void> wait(const shm::LetterPtr& letter);
+  [[nodiscard]] Result<void> post(const shm::TransferPtr& transfer);
+  [[nodiscard]] Result<bool> is_done(const shm::TransferPtr& transfer);
+  [[nodiscard]] Result<void> wait(const shm::TransferPtr& transfer);
 
   // Ends what waits in another thread. Any thread.
   void abort() noexcept;
@@ -105,7 +105,7 @@ class NodeLink {
   [[nodiscard]] Error end(Error error);
 
  private:
-  using WorkPtr = Nudger::WorkPtr;
+  using WorkPtr = WaitInterrupter::WorkPtr;
   using Clock = std::chrono::steady_clock;
 
   // A wait for a rank, or for any.
@@ -131,22 +131,22 @@ class NodeLink {
                                      std::chrono::microseconds at_most);
   [[nodiscard]] std::optional<Error> reason_to_give_up(Wait& wait);
   [[nodiscard]] bool is_lost(int peer);
-  void settle(const shm::LetterPtr& letter);
-  // The beginnings of all letters, compared. kShapeMismatch before any loss that comes of it.
+  void settle(const shm::TransferPtr& transfer);
+  // The beginnings of all transfers, compared. kShapeMismatch before any loss that comes of it.
   [[nodiscard]] Result<void> take_beginnings(Exchange& exchange);
   // Tells ranks that call something else that their calls were seen, and waits until they have seen ours.
   void part_from(const std::vector<int>& peers);
-  [[nodiscard]] Farewell find_cause(const Error& error);
+  [[nodiscard]] GroupFailure find_cause(const Error& error);
   [[nodiscard]] int num_others() const;
   void close() noexcept;
   [[nodiscard]] bool is_closed() const noexcept { return !backend_; }
 
-  Nudger nudger_;
+  WaitInterrupter wait_interrupter_;
   c10::intrusive_ptr<c10d::Backend> backend_;
-  std::optional<Farewells> farewells_;
+  std::optional<PeerWatch> peer_watch_;
   int rank_;
   std::chrono::milliseconds timeout_;
-  std::unordered_map<shm::LetterPtr, Posted> letters_;
+  std::unordered_map<shm::TransferPtr, Posted> transfers_;
   std::atomic<bool> is_aborted_ = false;
 };
 

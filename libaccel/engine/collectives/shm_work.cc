@@ -38,36 +38,36 @@ class LetterWork final : public c10d::Work {
       : Work(group->rank(), type),
         group_(std::move(group)),
         tensor_(tensor),
-        letter_(std::make_shared<shm::Letter>()) {
+        transfer_(std::make_shared<shm::Transfer>()) {
     check_place(tensor);
     memory_ = plain_memory_of(tensor);
-    letter_->is_sent = type == c10d::OpType::SEND;
-    letter_->peer = peer;
-    letter_->tag = tag;
-    letter_->data = bytes_of(memory_);
-    letter_->bytes = memory_.nbytes();
-    letter_->keep = std::make_shared<at::Tensor>(memory_);
-    or_throw(group_->post(letter_));
+    transfer_->is_sent = type == c10d::OpType::SEND;
+    transfer_->peer = peer;
+    transfer_->tag = tag;
+    transfer_->data = bytes_of(memory_);
+    transfer_->bytes = memory_.nbytes();
+    transfer_->keep = std::make_shared<at::Tensor>(memory_);
+    or_throw(group_->post(transfer_));
   }
 
   // The group's timeout holds, whatever is given here.
   bool wait(std::chrono::milliseconds) override {
     if (is_settled_) return true;
-    or_throw(group_->wait(letter_));
-    if (!letter_->is_sent) copy_back(memory_, tensor_);
+    or_throw(group_->wait(transfer_));
+    if (!transfer_->is_sent) copy_back(memory_, tensor_);
     is_settled_ = true;
     finish();
     return true;
   }
-  bool isCompleted() override { return or_throw(group_->is_done(letter_)); }
-  int sourceRank() const override { return letter_->peer; }
+  bool isCompleted() override { return or_throw(group_->is_done(transfer_)); }
+  int sourceRank() const override { return transfer_->peer; }
   std::vector<at::Tensor> result() override { return {tensor_}; }
 
  private:
   std::shared_ptr<shm::ByteGroup> group_;
   at::Tensor tensor_;
   at::Tensor memory_;
-  shm::LetterPtr letter_;
+  shm::TransferPtr transfer_;
   bool is_settled_ = false;
 };
 

@@ -177,17 +177,17 @@ Result<void> TwoLevelGroup::all_gather(const std::byte* in,
                                        std::size_t bytes,
                                        std::string_view elements) {
   call_ = call_of(CallKind::kAllGather, bytes, elements);
-  std::vector<NodeLink::Outgoing> letters;
+  std::vector<NodeLink::Outgoing> transfers;
   std::vector<NodeLink::Incoming> expected;
   const auto mine_of = [&](int node) {
     return out[static_cast<std::size_t>(rank_at(node, place_))];
   };
   for (int node = 0; node < num_nodes_; ++node) {
     if (node == node_) continue;
-    letters.push_back({name_at(node, place_), in, bytes});
+    transfers.push_back({name_at(node, place_), in, bytes});
     expected.push_back({name_at(node, place_), mine_of(node), bytes});
   }
-  if (auto done = settled(exchange(letters, expected)); !done) return done;
+  if (auto done = settled(exchange(transfers, expected)); !done) return done;
   if (num_places_ == 1) {
     std::byte* const own = mine_of(node_);
     if (own != in && bytes > 0) std::memcpy(own, in, bytes);
@@ -213,8 +213,8 @@ Result<void> TwoLevelGroup::gather(const std::byte* in,
   const int root_node = parts_.layout.node_of(root);
   const int root_place = parts_.layout.place_of(root);
   if (node_ != root_node) {
-    const NodeLink::Outgoing letter{name_at(root_node, place_), in, bytes};
-    return settled(exchange_with_all({letter}, {}));
+    const NodeLink::Outgoing transfer{name_at(root_node, place_), in, bytes};
+    return settled(exchange_with_all({transfer}, {}));
   }
   std::byte* const room = incoming_.room(bytes * static_cast<std::size_t>(num_nodes_));
   std::vector<NodeLink::Incoming> expected;
@@ -241,7 +241,7 @@ Result<void> TwoLevelGroup::scatter_from_here(std::span<const std::byte* const> 
   const auto heard = begin_hearing();
   if (!heard) return heard.error();
   std::byte* const room = share_.room(bytes * static_cast<std::size_t>(num_nodes_));
-  std::vector<NodeLink::Outgoing> letters;
+  std::vector<NodeLink::Outgoing> transfers;
   for (int node = 0; node < num_nodes_; ++node) {
     std::vector<const std::byte*> pieces;
     for (int place = 0; rank() == root && place < num_places_; ++place)
@@ -249,9 +249,9 @@ Result<void> TwoLevelGroup::scatter_from_here(std::span<const std::byte* const> 
     std::byte* const piece = node == node_ ? out : room + static_cast<std::size_t>(node) * bytes;
     const int root_place = parts_.layout.place_of(root);
     if (auto done = parts_.node->scatter(pieces, piece, bytes, root_place); !done) return done;
-    if (node != node_) letters.push_back({name_at(node, place_), piece, bytes});
+    if (node != node_) transfers.push_back({name_at(node, place_), piece, bytes});
   }
-  return send_to_all(*heard, letters);
+  return send_to_all(*heard, transfers);
 }
 
 Result<void> TwoLevelGroup::scatter(std::span<const std::byte* const> in,
@@ -266,14 +266,14 @@ Result<void> TwoLevelGroup::scatter(std::span<const std::byte* const> in,
   return settled(exchange_with_all({}, {{name_at(root_node, place_), out, bytes}}));
 }
 
-// Sizes differ from rank to rank: each letter's is compared by who gets it.
+// Sizes differ from rank to rank: each transfer's is compared by who gets it.
 Result<void> TwoLevelGroup::all_to_all(std::span<const std::span<const std::byte>> in,
                                        std::span<const std::span<std::byte>> out,
                                        std::string_view elements) {
   call_ = call_of(CallKind::kAllToAll, 0, elements);
   std::vector<std::span<const std::byte>> node_in;
   std::vector<std::span<std::byte>> node_out;
-  std::vector<NodeLink::Outgoing> letters;
+  std::vector<NodeLink::Outgoing> transfers;
   std::vector<NodeLink::Incoming> expected;
   for (int node = 0; node < num_nodes_; ++node) {
     for (int place = 0; place < num_places_; ++place) {
@@ -283,12 +283,12 @@ Result<void> TwoLevelGroup::all_to_all(std::span<const std::span<const std::byte
         node_out.push_back(out[rank]);
         continue;
       }
-      letters.push_back({name_at(node, place), in[rank].data(), in[rank].size()});
+      transfers.push_back({name_at(node, place), in[rank].data(), in[rank].size()});
       expected.push_back({name_at(node, place), out[rank].data(), out[rank].size()});
     }
   }
   const auto by_both_ways = [&]() -> Result<void> {
-    auto begun = parts_.link->begin(call_, letters, expected);
+    auto begun = parts_.link->begin(call_, transfers, expected);
     if (!begun) return std::move(begun).error();
     if (auto done = parts_.node->all_to_all(node_in, node_out); !done) return done;
     return parts_.link->finish(*begun);
@@ -298,13 +298,14 @@ Result<void> TwoLevelGroup::all_to_all(std::span<const std::span<const std::byte
 
 // ---- messages ----
 
-Result<void> TwoLevelGroup::post(const shm::LetterPtr& letter) {
-  const bool is_any = !letter->is_sent && letter->peer == shm::kAnyRank;
-  const bool exists = letter->peer >= 0 && letter->peer < world_size() && letter->peer != rank();
+Result<void> TwoLevelGroup::post(const shm::TransferPtr& transfer) {
+  const bool is_any = !transfer->is_sent && transfer->peer == shm::kAnyRank;
+  const bool exists =
+      transfer->peer >= 0 && transfer->peer < world_size() && transfer->peer != rank();
   if (!exists && !is_any) {
     return Error(ErrorCode::kInvalidArgument,
                  "rank " + std::to_string(rank()) + " has no messages with rank " +
-                     std::to_string(letter->peer) + ": of " + std::to_string(world_size()) +
+                     std::to_string(transfer->peer) + ": of " + std::to_string(world_size()) +
                      " ranks it takes another one");
   }
   if (!is_whole_job_) {
@@ -312,18 +313,18 @@ Result<void> TwoLevelGroup::post(const shm::LetterPtr& letter) {
                  "a group of a part of the ranks has no messages of its own",
                  "send through the group of all ranks");
   }
-  Result<void> posted = parts_.link->post(letter);
+  Result<void> posted = parts_.link->post(transfer);
   const bool is_over = !posted && posted.error().code() == ErrorCode::kPeerLost;
   return is_over ? end(std::move(posted).error()) : std::move(posted);
 }
 
-Result<bool> TwoLevelGroup::is_done(const shm::LetterPtr& letter) {
-  Result<bool> done = parts_.link->is_done(letter);
+Result<bool> TwoLevelGroup::is_done(const shm::TransferPtr& transfer) {
+  Result<bool> done = parts_.link->is_done(transfer);
   return done ? std::move(done) : end(std::move(done).error());
 }
 
-Result<void> TwoLevelGroup::wait(const shm::LetterPtr& letter) {
-  Result<void> done = parts_.link->wait(letter);
+Result<void> TwoLevelGroup::wait(const shm::TransferPtr& transfer) {
+  Result<void> done = parts_.link->wait(transfer);
   return done ? std::move(done) : end(std::move(done).error());
 }
 

@@ -12,8 +12,8 @@
 //   gather                                    own input to the root's node                 gather for each node
 //   scatter         scatter for each node     what is theirs to the same place
 //   all_to_all      all_to_all                pieces straight to their ranks, meanwhile
-//   barrier         barrier                   an empty letter
-//   monitored barrier: an empty letter from each rank to each, within a node too; then a barrier
+//   barrier         barrier                   an empty message
+//   monitored barrier: an empty message from each rank to each, within a node too; then a barrier
 //
 // So a byte crosses the network once for each node that needs it, and all ranks of a node send at once. What is small (32 KiB)
 // is not cut: inside the node all have the whole then, which saves two meetings.
@@ -22,7 +22,7 @@
 // from run to run, other ones than one node would give (docs/numerics.md). float16 and bfloat16 are summed as float32,
 // between the nodes too, and rounded once.
 //
-// Equal places of all nodes send each other a letter in every collective, an empty one where nothing is to be sent, before
+// Equal places of all nodes send each other a message in every collective, an empty one where nothing is to be sent, before
 // any rank waits for another node's bytes: so nodes that call different things, or the same with another root, learn it.
 //
 // Messages go over the link, within a node too: a receiver from anybody waits in one place only.
@@ -104,9 +104,9 @@ class TwoLevelGroup final : public shm::ByteGroup {
   [[nodiscard]] Result<void> all_to_all(std::span<const std::span<const std::byte>> in,
                                         std::span<const std::span<std::byte>> out,
                                         std::string_view elements = {}) override;
-  [[nodiscard]] Result<void> post(const shm::LetterPtr& letter) override;
-  [[nodiscard]] Result<bool> is_done(const shm::LetterPtr& letter) override;
-  [[nodiscard]] Result<void> wait(const shm::LetterPtr& letter) override;
+  [[nodiscard]] Result<void> post(const shm::TransferPtr& transfer) override;
+  [[nodiscard]] Result<bool> is_done(const shm::TransferPtr& transfer) override;
+  [[nodiscard]] Result<void> wait(const shm::TransferPtr& transfer) override;
   void abort() noexcept override;
 
  private:
@@ -130,7 +130,7 @@ class TwoLevelGroup final : public shm::ByteGroup {
 
   [[nodiscard]] Result<void> exchange(std::span<const NodeLink::Outgoing> out,
                                       std::span<const NodeLink::Incoming> in);
-  // The same, with an empty letter to and from the ranks with this place to or from whom there is none.
+  // The same, with an empty message to and from the ranks with this place to or from whom there is none.
   [[nodiscard]] Result<void> exchange_with_all(std::vector<NodeLink::Outgoing> out,
                                                std::vector<NodeLink::Incoming> in);
   // The same of one who has something to do before it knows what to send: what the others call is on its way meanwhile.

@@ -75,14 +75,14 @@ TEST(Reduction, TheResultMayBeInPlaceOfAnyOperand) {
     for (int ranks = 2; ranks <= 5; ++ranks) {
       const auto operands = random_floats(ranks, kCount, 14);
       const auto expected = reduced(operands, DataType::kFloat32, op);
-      for (std::size_t place = 0; place < operands.size(); ++place) {
+      for (std::size_t location = 0; location < operands.size(); ++location) {
         auto own = operands;
         std::vector<const std::byte*> pointers;
         for (const auto& one : own)
           pointers.push_back(reinterpret_cast<const std::byte*>(one.data()));
-        auto* const out = reinterpret_cast<std::byte*>(own[place].data());
+        auto* const out = reinterpret_cast<std::byte*>(own[location].data());
         reduce_elements(pointers, kCount, DataType::kFloat32, op, out);
-        EXPECT_EQ(own[place], expected) << ranks << " operands, in place of " << place;
+        EXPECT_EQ(own[location], expected) << ranks << " operands, in location of " << location;
       }
     }
   }

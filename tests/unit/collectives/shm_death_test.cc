@@ -87,19 +87,19 @@ TEST(ShmDeath, OfASenderIsSeenByWhoPollsItsMessage) {
   ChildRank dying(ranks, 1, [](ShmGroup&) {});
   const auto group = ranks.join(0);
   std::vector<float> values(4);
-  const auto letter = letter_from(1, values);
-  or_throw(group->post(letter));
-  EXPECT_FALSE(or_throw(group->is_done(letter)));
+  const auto transfer = letter_from(1, values);
+  or_throw(group->post(transfer));
+  EXPECT_FALSE(or_throw(group->is_done(transfer)));
   dying.wait_until_joined();
   dying.kill();
 
   Result<bool> done = false;
-  while (done && !*done) done = group->is_done(letter);
+  while (done && !*done) done = group->is_done(transfer);
 
   ASSERT_FALSE(done);
   EXPECT_THAT(done.error().message(), HasSubstr("rank 1"));
   EXPECT_THAT(done.error().message(), HasSubstr("has died"));
-  EXPECT_FALSE(group->is_done(letter)) << "of a group that has ended";
+  EXPECT_FALSE(group->is_done(transfer)) << "of a group that has ended";
 }
 
 TEST(ShmDeath, BeforeJoiningIsSeenWhereTheProcessesAreKnown) {

@@ -216,15 +216,15 @@ TEST_P(ShmGroupTest, AllSendToAllBeforeAnybodyReceives) {
       std::vector<std::vector<float>> received(static_cast<std::size_t>(size),
                                                std::vector<float>(count));
       auto own = input_of(group.rank(), count);
-      std::vector<LetterPtr> letters;
+      std::vector<TransferPtr> transfers;
       for (int rank = 0; rank < size; ++rank)
-        if (rank != group.rank()) letters.push_back(letter_to(rank, own));
+        if (rank != group.rank()) transfers.push_back(letter_to(rank, own));
       for (int rank = 0; rank < size; ++rank)
         if (rank != group.rank())
-          letters.push_back(letter_from(rank, received[static_cast<std::size_t>(rank)]));
-      for (const auto& letter : letters) or_throw(group.post(letter));
+          transfers.push_back(letter_from(rank, received[static_cast<std::size_t>(rank)]));
+      for (const auto& transfer : transfers) or_throw(group.post(transfer));
 
-      for (const auto& letter : letters) or_throw(group.wait(letter));
+      for (const auto& transfer : transfers) or_throw(group.wait(transfer));
 
       for (int rank = 0; rank < size; ++rank) {
         if (rank == group.rank()) continue;
@@ -241,18 +241,18 @@ TEST(ShmMail, TagsAreReceivedInAnyOrderAndOneTagInItsOwn) {
     constexpr std::size_t kCount = 30'000;  // a ring does not hold one
     if (group.rank() == 0) {
       std::vector<std::vector<float>> values;
-      std::vector<LetterPtr> letters;
+      std::vector<TransferPtr> transfers;
       for (unsigned i = 0; i < sent_tags.size(); ++i) values.push_back(input_of(0, kCount, i));
       for (unsigned i = 0; i < sent_tags.size(); ++i)
-        or_throw(group.post(letters.emplace_back(letter_to(1, values[i], sent_tags[i]))));
-      for (const auto& letter : letters) or_throw(group.wait(letter));
+        or_throw(group.post(transfers.emplace_back(letter_to(1, values[i], sent_tags[i]))));
+      for (const auto& transfer : transfers) or_throw(group.wait(transfer));
       return;
     }
     for (const auto& [tag, number] : received) {
       std::vector<float> values(kCount);
-      const auto letter = letter_from(0, values, tag);
-      or_throw(group.post(letter));
-      or_throw(group.wait(letter));
+      const auto transfer = letter_from(0, values, tag);
+      or_throw(group.post(transfer));
+      or_throw(group.wait(transfer));
       EXPECT_EQ(values, input_of(0, kCount, number)) << "tag " << tag;
     }
   });
@@ -262,18 +262,18 @@ TEST(ShmMail, AMessageFromAnybodySaysWhoSentIt) {
   Ranks(4).run([&](ShmGroup& group) {
     if (group.rank() != 0) {
       auto own = input_of(group.rank(), 100);
-      const auto letter = letter_to(0, own);
-      or_throw(group.post(letter));
-      return or_throw(group.wait(letter));
+      const auto transfer = letter_to(0, own);
+      or_throw(group.post(transfer));
+      return or_throw(group.wait(transfer));
     }
     std::vector<int> senders;
     for (int i = 0; i < 3; ++i) {
       std::vector<float> values(100);
-      const auto letter = letter_from(kAnyRank, values);
-      or_throw(group.post(letter));
-      or_throw(group.wait(letter));
-      EXPECT_EQ(values, input_of(letter->peer, 100));
-      senders.push_back(letter->peer);
+      const auto transfer = letter_from(kAnyRank, values);
+      or_throw(group.post(transfer));
+      or_throw(group.wait(transfer));
+      EXPECT_EQ(values, input_of(transfer->peer, 100));
+      senders.push_back(transfer->peer);
     }
     EXPECT_THAT(senders, ::testing::UnorderedElementsAre(1, 2, 3));
   });
@@ -283,16 +283,16 @@ TEST(ShmMail, LettersMoveWhileTheirRankWaitsInACollective) {
   Ranks(2, 1).run([&](ShmGroup& group) {
     auto values = input_of(0, 100'000);
     if (group.rank() == 0) {
-      const auto letter = letter_to(1, values);
-      or_throw(group.post(letter));
+      const auto transfer = letter_to(1, values);
+      or_throw(group.post(transfer));
       or_throw(group.barrier());
-      EXPECT_TRUE(letter->is_done);
+      EXPECT_TRUE(transfer->is_done);
       return;
     }
     std::vector<float> received(values.size());
-    const auto letter = letter_from(0, received);
-    or_throw(group.post(letter));
-    or_throw(group.wait(letter));
+    const auto transfer = letter_from(0, received);
+    or_throw(group.post(transfer));
+    or_throw(group.wait(transfer));
     or_throw(group.barrier());
     EXPECT_EQ(received, values);
   });
@@ -303,9 +303,9 @@ TEST(ShmMail, WhatARankLeftBehindArrivesAndThenItIsLost) {
   std::jthread other([&] {
     const auto group = ranks.join(1);
     auto own = input_of(1, 100);
-    const auto letter = letter_to(0, own);
-    or_throw(group->post(letter));
-    or_throw(group->wait(letter));
+    const auto transfer = letter_to(0, own);
+    or_throw(group->post(transfer));
+    or_throw(group->wait(transfer));
   });
   const auto group = ranks.join(0);
   other.join();
@@ -327,20 +327,20 @@ TEST(ShmMail, MessagesThatNobodyReceivesAreKeptUpToALimit) {
   std::jthread other([&] {
     const auto group = ranks.join(1);
     std::vector<std::vector<float>> values(5, std::vector<float>(1'000));
-    std::vector<LetterPtr> letters;
+    std::vector<TransferPtr> transfers;
     for (int i = 0; i < 5; ++i)
-      or_throw(
-          group->post(letters.emplace_back(letter_to(0, values[static_cast<std::size_t>(i)], i))));
-    for (const auto& letter : letters) (void)group->wait(letter);
+      or_throw(group->post(
+          transfers.emplace_back(letter_to(0, values[static_cast<std::size_t>(i)], i))));
+    for (const auto& transfer : transfers) (void)group->wait(transfer);
   });
   GroupOptions options = ranks.options(0);
   options.most_aside = 2 * (4'000 + kAsideOverhead);
   const auto group = or_throw(ShmGroup::join(ranks.memory(), options));
   std::vector<float> values(1'000);
   const auto receive = [&](int tag) {
-    const auto letter = letter_from(1, values, tag);
-    if (auto posted = group->post(letter); !posted) return posted;
-    return group->wait(letter);
+    const auto transfer = letter_from(1, values, tag);
+    if (auto posted = group->post(transfer); !posted) return posted;
+    return group->wait(transfer);
   };
 
   EXPECT_TRUE(receive(2)) << "two are put aside";
@@ -357,9 +357,9 @@ TEST(ShmMail, MessagesThatNobodyReceivesAreKeptUpToALimit) {
 TEST(ShmMail, AMessageOfAnotherSizeIsNamedWithBothSizes) {
   Ranks(2).run([&](ShmGroup& group) {
     std::vector<float> values(group.rank() == 0 ? 3 : 4);
-    const auto letter = group.rank() == 0 ? letter_from(1, values, 7) : letter_to(0, values, 7);
-    Result<void> done = group.post(letter);
-    if (done) done = group.wait(letter);
+    const auto transfer = group.rank() == 0 ? letter_from(1, values, 7) : letter_to(0, values, 7);
+    Result<void> done = group.post(transfer);
+    if (done) done = group.wait(transfer);
     if (group.rank() != 0) return;
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().message(), "rank 0 receives 12 bytes with tag 7, and rank 1 sends 16");

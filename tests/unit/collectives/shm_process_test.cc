@@ -110,8 +110,8 @@ class ShmProcessTest : public ::testing::TestWithParam<int> {
            std::vector<float> received(values.size());
            const auto sent = letter_to(1 - group.rank(), values);
            const auto awaited = letter_from(1 - group.rank(), received);
-           for (const auto& letter : {sent, awaited})
-             if (auto posted = group.post(letter); !posted) return posted;
+           for (const auto& transfer : {sent, awaited})
+             if (auto posted = group.post(transfer); !posted) return posted;
            if (auto done = group.wait(awaited); !done) return done;
            return group.wait(sent);
          }},
@@ -126,7 +126,7 @@ class ShmProcessTest : public ::testing::TestWithParam<int> {
            return group.all_reduce(bytes_of(values), bytes_of(values), values.size(), kType, kOp);
          }},
         // In memory of allocate(): every rank reads the others' memory and writes into it (DDP's buckets).
-        {"all_reduce in place",
+        {"all_reduce in location",
          [room = std::shared_ptr<std::byte>()](ShmGroup& group,
                                                std::vector<float>& values) mutable -> Result<void> {
            if (!room) room = or_throw(group.allocate(values.size() * sizeof(float)));

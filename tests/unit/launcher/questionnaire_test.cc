@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/config/config_normal_form.h"
+#include "launcher/config/config_schema.h"
 #include "launcher/config/config_writer.h"
 #include "launcher/config/questionnaire/answered_config.h"
 #include "launcher/config/questionnaire/dialogue.h"
@@ -290,6 +291,21 @@ TEST(ConfigNormalForm, RenamesWhatOlderVersionsWrote) {
                     HasSubstr("dynamo_config:\n  dynamo_backend: INDUCTOR\n"),
                     HasSubstr("num_processes: 1\n")));
   EXPECT_THAT(text, AllOf(Not(HasSubstr("fp16: true")), Not(HasSubstr("fsdp_config"))));
+}
+
+// A key that the reader learns would be dropped by `accel config update`.
+TEST(ConfigNormalForm, KeepsEveryKeyThatTheReaderKnows) {
+  constexpr std::string_view kOfTheWhole = "fp16,dynamo_backend,compute_environment";
+  for (const ConfigKey& key : config_keys()) {
+    if (key.effect == ConfigEffect::kRetired ||
+        kOfTheWhole.find(key.name) != std::string_view::npos)
+      continue;
+    const ConfigValue::Map document = {{std::string(key.name), 0, text_value("kept")}};
+    const ConfigValue::Map normal = normal_form(document);
+    const ConfigValue* const kept = find_value(normal, key.name);
+    ASSERT_NE(kept, nullptr) << key.name;
+    EXPECT_EQ(kept->text, "kept") << key.name;
+  }
 }
 
 TEST(ConfigNormalForm, TheLastOfARepeatedKeyHolds) {

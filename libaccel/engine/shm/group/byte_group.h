@@ -23,7 +23,7 @@
 
 #include <accel/result.h>
 
-#include "libaccel/engine/shm/group/mail.h"
+#include "libaccel/engine/shm/group/point_to_point.h"
 #include "libaccel/engine/shm/group/roll_call.h"
 #include "libaccel/engine/shm/numbers/data_type.h"
 
@@ -141,13 +141,13 @@ class ByteGroup {
   // this node.
   [[nodiscard]] virtual std::atomic<std::uint64_t>* stop_word() noexcept { return nullptr; }
 
-  // Begins to send or receive; the letter's memory must stay until it is done. Errors  kInvalidArgument: there is no such
+  // Begins to send or receive; the transfer's memory must stay until it is done. Errors  kInvalidArgument: there is no such
   // rank, or it is this one.
-  [[nodiscard]] virtual Result<void> post(const LetterPtr& letter) = 0;
-  // Whether the letter is done, after moving what can be moved now.
-  [[nodiscard]] virtual Result<bool> is_done(const LetterPtr& letter) = 0;
-  // Returns when the letter is done.
-  [[nodiscard]] virtual Result<void> wait(const LetterPtr& letter) = 0;
+  [[nodiscard]] virtual Result<void> post(const TransferPtr& transfer) = 0;
+  // Whether the transfer is done, after moving what can be moved now.
+  [[nodiscard]] virtual Result<bool> is_done(const TransferPtr& transfer) = 0;
+  // Returns when the transfer is done.
+  [[nodiscard]] virtual Result<void> wait(const TransferPtr& transfer) = 0;
 
   // Ends a collective that waits in another thread with an error, here and on all other ranks. Any thread.
   virtual void abort() noexcept = 0;

@@ -81,20 +81,21 @@ Result<void> ShmGroup::all_reduce(
   return run_steps(
       all, options_.shape.slot_bytes, [&](std::size_t done, std::size_t bytes) -> Result<void> {
         if (is_done) return {};
-        const auto publish = [&](const Place& place) {
-          place_ = place;
-          const std::size_t sent = has_place(place) ? 0 : bytes;
+        const auto publish = [&](const BufferLocation& location) {
+          location_ = location;
+          const std::size_t sent = has_location(location) ? 0 : bytes;
           return is_direct ? publish_bytes(in + done, sent, call)
                            : publish_slices(in + done, sent, call, type);
         };
-        const Place place = done == 0 && !is_small ? place_of(in, out, all) : Place();
-        if (auto sent = publish(place); !sent) return sent;
+        const BufferLocation location =
+            done == 0 && !is_small ? location_of(in, out, all) : BufferLocation();
+        if (auto sent = publish(location); !sent) return sent;
         if (done == 0 && !is_small) {
           const auto way = reduce_where_it_lies(out, all, call, type, op);
           if (!way) return way.error();
-          is_done = *way == Way::kInArenas || *way == Way::kStraight;
+          is_done = *way == ReductionPath::kInArenas || *way == ReductionPath::kStraight;
           if (is_done) return {};
-          if (*way == Way::kAnew) {
+          if (*way == ReductionPath::kAnew) {
             if (auto sent = publish({}); !sent) return sent;
           }
         }

@@ -19,7 +19,7 @@ constexpr int kSpinsOfSharedCore = 50;
 ShmGroup::ShmGroup(GroupMemory memory, GroupOptions options)
     : memory_(std::move(memory)),
       options_(std::move(options)),
-      mail_(memory_, options_.rank, options_.shape.world_size, options_.most_aside),
+      point_to_point_(memory_, options_.rank, options_.shape.world_size, options_.most_aside),
       peers_(options_.processes) {}
 
 Result<std::unique_ptr<ShmGroup>> ShmGroup::join(const UniqueFd& memory, GroupOptions options) {
@@ -120,7 +120,7 @@ Result<std::byte*> ShmGroup::begin_step() {
 void ShmGroup::publish_step(const Call& call) {
   call_ = call;
   memory_.call(rank(), phase_ & 1U) = call;
-  memory_.place(rank(), phase_ & 1U) = std::exchange(place_, Place());
+  memory_.location(rank(), phase_ & 1U) = std::exchange(location_, BufferLocation());
   publish(memory_.line(rank()), phase_);
 }
 
@@ -138,19 +138,19 @@ Result<void> ShmGroup::check_all_calls() {
   return {};
 }
 
-Result<std::vector<Place>> ShmGroup::places_of_all() {
-  std::vector<Place> places;
+Result<std::vector<BufferLocation>> ShmGroup::locations_of_all() {
+  std::vector<BufferLocation> locations;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (const auto slot = slot_of(rank); !slot) return slot.error();
-    places.push_back(memory_.place(rank, phase_ & 1U));
+    locations.push_back(memory_.location(rank, phase_ & 1U));
   }
-  return places;
+  return locations;
 }
 
-Result<std::vector<Place>> ShmGroup::meet(const Call& call) {
+Result<std::vector<BufferLocation>> ShmGroup::meet(const Call& call) {
   if (auto begun = begin_step(); !begun) return std::move(begun).error();
   publish_step(call);
-  return places_of_all();
+  return locations_of_all();
 }
 
 void ShmGroup::end_collective() noexcept {
@@ -162,10 +162,10 @@ Result<void> ShmGroup::wait_for_phase(int rank, std::uint32_t phase) {
   if (look_for(line, phase, options_.spins)) return {};
   const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
   std::optional<Error> error;
-  // Who waits here may have letters that others wait for.
-  const milliseconds look_every = mail_.is_empty() ? kLookEvery : kLookWithLetters;
+  // Who waits here may have transfers that others wait for.
+  const milliseconds look_every = point_to_point_.is_empty() ? kLookEvery : kLookWithLetters;
   const bool is_there = sleep_until(line, phase, look_every, [&] {
-    if (auto moved = mail_.progress(); !moved) error = std::move(moved).error();
+    if (auto moved = point_to_point_.progress(); !moved) error = std::move(moved).error();
     if (!error && is_look_due()) error = error_of_others(phase);
     if (!error && std::chrono::steady_clock::now() >= deadline) error = lateness_of(rank);
     return !error;
@@ -228,8 +228,8 @@ Error ShmGroup::broken(Error error) {
 }
 
 int ShmGroup::name_of(int rank) const {
-  const auto place = static_cast<std::size_t>(rank);
-  return place < options_.names.size() ? options_.names[place] : rank;
+  const auto location = static_cast<std::size_t>(rank);
+  return location < options_.names.size() ? options_.names[location] : rank;
 }
 
 std::string ShmGroup::label_of(int rank) const {

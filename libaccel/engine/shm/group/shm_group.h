@@ -25,7 +25,7 @@
 //   all_to_all      slot: first the sizes of all pieces, then a piece for each rank
 //   barrier         slot: nothing; monitored: two steps, so that none passes while another one gives up
 //
-// Messages between two ranks have rings of their own and belong to no step (mail.h).
+// Messages between two ranks have rings of their own and belong to no step (point_to_point.h).
 //
 // The order of a reduction is that of the ranks (reduction.h): the same bits on all ranks, and in every run.
 //
@@ -52,18 +52,18 @@
 #include <accel/result.h>
 
 #include "libaccel/engine/shm/group/byte_group.h"
-#include "libaccel/engine/shm/group/mail.h"
+#include "libaccel/engine/shm/group/point_to_point.h"
 #include "libaccel/engine/shm/memory/arena.h"
+#include "libaccel/engine/shm/memory/buffer_location.h"
 #include "libaccel/engine/shm/memory/group_memory.h"
 #include "libaccel/engine/shm/memory/peer_watch.h"
-#include "libaccel/engine/shm/memory/place.h"
 #include "libaccel/engine/shm/numbers/data_type.h"
 
 namespace accel::shm {
 
 // How long a death may go unseen, at most; a death costs its parent longer than this to tell anybody.
 inline constexpr std::chrono::milliseconds kLookEvery{100};
-// How often a rank that waits moves letters which it has for others.
+// How often a rank that waits moves transfers which it has for others.
 inline constexpr std::chrono::milliseconds kLookWithLetters{1};
 
 struct GroupOptions {
@@ -74,7 +74,7 @@ struct GroupOptions {
   // Looks at a rank that is late before falling asleep. 0: many where this rank has a core of its own beside the others
   // (core_set.h), few where it has not.
   int spins = 0;
-  std::size_t most_aside = std::size_t{256} << 20;  // see Mail
+  std::size_t most_aside = std::size_t{256} << 20;  // see PointToPoint
   // From how many bytes on two ranks copy straight out of each other's memory (shm_straight.cc); the same on both.
   std::size_t straight_bytes = std::size_t{128} << 10;
   // Of all ranks, where they are known: one that dies before it joins is noticed.
@@ -148,9 +148,9 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] Result<void> all_to_all(std::span<const std::span<const std::byte>> in,
                                         std::span<const std::span<std::byte>> out,
                                         std::string_view elements = {}) override;
-  [[nodiscard]] Result<void> post(const LetterPtr& letter) override;
-  [[nodiscard]] Result<bool> is_done(const LetterPtr& letter) override;
-  [[nodiscard]] Result<void> wait(const LetterPtr& letter) override;
+  [[nodiscard]] Result<void> post(const TransferPtr& transfer) override;
+  [[nodiscard]] Result<bool> is_done(const TransferPtr& transfer) override;
+  [[nodiscard]] Result<void> wait(const TransferPtr& transfer) override;
   void abort() noexcept override;
 
  private:
@@ -190,9 +190,9 @@ class ShmGroup final : public ByteGroup {
                                             const Call& call);
 
   // What all have published in this step; the calls are compared too.
-  [[nodiscard]] Result<std::vector<Place>> places_of_all();
+  [[nodiscard]] Result<std::vector<BufferLocation>> locations_of_all();
   // A step without data: place_ of all.
-  [[nodiscard]] Result<std::vector<Place>> meet(const Call& call);
+  [[nodiscard]] Result<std::vector<BufferLocation>> meet(const Call& call);
 
   // Of monitored_barrier(): until all have published the phase, or it is in vain.
   struct Muster;
@@ -202,17 +202,19 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] std::vector<Absent> absent_before(std::uint32_t phase);
 
   // Where the data of this rank lies, for the others, when it is reduced in place.
-  [[nodiscard]] Place place_of(const std::byte* in, const std::byte* out, std::size_t bytes) const;
+  [[nodiscard]] BufferLocation location_of(const std::byte* in,
+                                           const std::byte* out,
+                                           std::size_t bytes) const;
   // Maps the arenas of all others, the first time; a step more, in which they agree whether all of them could.
   [[nodiscard]] Result<bool> open_arenas(const Call& call);
-  // Each rank reduces a slice of what all have at these places, and writes it to all of them; a step more.
-  [[nodiscard]] Result<void> reduce_in_place(std::span<const Place> published,
+  // Each rank reduces a slice of what all have at these locations, and writes it to all of them; a step more.
+  [[nodiscard]] Result<void> reduce_in_place(std::span<const BufferLocation> published,
                                              std::byte* own,
                                              std::size_t bytes,
                                              const Call& call,
                                              DataType type,
                                              ReduceOp op);
-  [[nodiscard]] Result<void> reduce_straight(std::span<const Place> places,
+  [[nodiscard]] Result<void> reduce_straight(std::span<const BufferLocation> locations,
                                              std::byte* own,
                                              std::size_t bytes,
                                              const Call& call,
@@ -220,8 +222,8 @@ class ShmGroup final : public ByteGroup {
                                              ReduceOp op);
   // The slices of both: even parts, of whole cache lines.
   [[nodiscard]] std::size_t begin_of_lines(std::size_t bytes, int rank) const noexcept;
-  // An all-reduce whose places are published: done, or the way on through the slots. The same on all ranks.
-  [[nodiscard]] Result<Way> reduce_where_it_lies(
+  // An all-reduce whose locations are published: done, or the way on through the slots. The same on all ranks.
+  [[nodiscard]] Result<ReductionPath> reduce_where_it_lies(
       std::byte* own, std::size_t bytes, const Call& call, DataType type, ReduceOp op);
 
   // Sums of pieces in the arenas of all ranks (shm_pieces.cc).
@@ -233,8 +235,8 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] Result<void> publish_pieces_of_arena(std::span<const Piece> pieces,
                                                      const Call& call,
                                                      DataType type);
-  [[nodiscard]] Result<void> read_places(std::size_t num_pieces, PieceTable& table);
-  // sum_block(position, bytes, places by rank) for each block of this rank's part of them, which part(bytes of all) gives.
+  [[nodiscard]] Result<void> read_locations(std::size_t num_pieces, PieceTable& table);
+  // sum_block(position, bytes, locations by rank) for each block of this rank's part of them, which part(bytes of all) gives.
   template <typename Part, typename SumBlock>
   [[nodiscard]] Result<bool> sum_pieces(
       std::span<const Piece> pieces, DataType type, CallKind kind, Part part, SumBlock sum_block);
@@ -246,10 +248,10 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] Result<bool> open_memories(const Call& call);
   [[nodiscard]] bool can_mark(std::uint64_t address) const;
   [[nodiscard]] std::uint64_t mark_of(int rank) const;  // what it writes to the other
-  // The first step: places of what both bring; none when it goes through the slots, on both ranks alike.
-  [[nodiscard]] Result<std::vector<Place>> meet_straight(const std::byte* data,
-                                                         std::size_t bytes,
-                                                         const Call& call);
+  // The first step: locations of what both bring; none when it goes through the slots, on both ranks alike.
+  [[nodiscard]] Result<std::vector<BufferLocation>> meet_straight(const std::byte* data,
+                                                                  std::size_t bytes,
+                                                                  const Call& call);
   // Between the steps: copy(), which returns what the two below say.
   template <typename Copy>
   [[nodiscard]] Result<void> copy_straight(Copy copy);
@@ -305,8 +307,8 @@ class ShmGroup final : public ByteGroup {
   [[nodiscard]] std::optional<Loss> loss_before(std::uint32_t phase);
   // What another one's end or call means for who waits for anybody in that step.
   [[nodiscard]] std::optional<Error> error_of_others(std::uint32_t phase);
-  // Whether whom the letter waits for may still move it. Of anybody: while all others live, and one has not left.
-  [[nodiscard]] Result<void> check_peer_of(const Letter& letter);
+  // Whether whom the transfer waits for may still move it. Of anybody: while all others live, and one has not left.
+  [[nodiscard]] Result<void> check_peer_of(const Transfer& transfer);
 
   [[nodiscard]] int name_of(int rank) const;
   [[nodiscard]] std::string label_of(int rank) const;  // "rank 3"
@@ -320,14 +322,14 @@ class ShmGroup final : public ByteGroup {
 
   GroupMemory memory_;
   GroupOptions options_;
-  Mail mail_;
+  PointToPoint point_to_point_;
   std::shared_ptr<Arena> arena_;                 // also its tensors'
   std::vector<std::optional<ArenaView>> views_;  // by rank; none of our own
   bool are_arenas_refused_ = false;              // the same on all ranks
   enum class Memories { kUnknown, kOpen, kRefused } memories_ = Memories::kUnknown;  // likewise
   std::uint64_t mark_of_peer_ = 0;  // written by the other of two ranks, to try whether it can
   std::unique_ptr<std::byte[]> scratch_;  // of reduce_straight()
-  Place place_;                           // of the next step that is published
+  BufferLocation location_;               // of the next step that is published
   ProcessWatch peers_;
   std::chrono::steady_clock::time_point next_look_;
   std::uint32_t phase_ = 0;  // of the step that goes on

@@ -1,6 +1,6 @@
 // All-reduce of what lies in the arenas of all ranks.
 //
-//   step 1: places --> all: reduce own slice of all arenas, write it to all --> step 2 --> done
+//   step 1: locations --> all: reduce own slice of all arenas, write it to all --> step 2 --> done
 //
 // Between the steps each byte of an arena is read and written by one rank alone, that of its slice; slices begin at cache
 // lines. With two ranks and n bytes each rank reads n and writes n, where the way through slots copies in and out besides.
@@ -32,16 +32,18 @@ Result<std::shared_ptr<std::byte>> ShmGroup::allocate(std::size_t bytes) {
                                     [arena = arena_](std::byte* data) { arena->release(data); });
 }
 
-Place ShmGroup::place_of(const std::byte* in, const std::byte* out, std::size_t bytes) const {
-  Place place;
-  if (in != out) return place;
+BufferLocation ShmGroup::location_of(const std::byte* in,
+                                     const std::byte* out,
+                                     std::size_t bytes) const {
+  BufferLocation location;
+  if (in != out) return location;
   if (!are_arenas_refused_ && arena_ && arena_->contains(in, bytes)) {
-    place.where = Place::kInArena;
-    place.offset = arena_->offset_of(in);
+    location.where = BufferLocation::kInArena;
+    location.offset = arena_->offset_of(in);
   }
   if (memories_ == Memories::kOpen && bytes >= options_.straight_bytes)
-    place.address = reachable_address(in, bytes);
-  return place;
+    location.address = reachable_address(in, bytes);
+  return location;
 }
 
 Result<bool> ShmGroup::open_arenas(const Call& call) {
@@ -54,28 +56,28 @@ Result<bool> ShmGroup::open_arenas(const Call& call) {
     have_all = have_all && view;
     if (view) views_[static_cast<std::size_t>(rank)].emplace(*std::move(view));
   }
-  place_.where = have_all ? Place::kInArena : Place::kRefused;
+  location_.where = have_all ? BufferLocation::kInArena : BufferLocation::kRefused;
   const auto verdicts = meet(call);
   if (!verdicts) return verdicts.error();
   are_arenas_refused_ = is_refused(*verdicts);
   return !are_arenas_refused_;
 }
 
-Result<void> ShmGroup::reduce_in_place(std::span<const Place> published,
+Result<void> ShmGroup::reduce_in_place(std::span<const BufferLocation> published,
                                        std::byte* own,
                                        std::size_t bytes,
                                        const Call& call,
                                        DataType type,
                                        ReduceOp op) {
-  std::array<std::byte*, kMaxRanks> places;
+  std::array<std::byte*, kMaxRanks> locations;
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     const std::size_t offset = published[at].offset;
-    places[at] = rank == this->rank() ? own : views_[at]->at(offset, bytes);
-    if (places[at] != nullptr) continue;
+    locations[at] = rank == this->rank() ? own : views_[at]->at(offset, bytes);
+    if (locations[at] != nullptr) continue;
     return broken(Error(
         ErrorCode::kInternal,
-        "rank " + std::to_string(rank) + " has nothing at its place " + std::to_string(offset)));
+        "rank " + std::to_string(rank) + " has nothing at its location " + std::to_string(offset)));
   }
   const auto size = static_cast<std::size_t>(world_size());
   const auto rank_at = static_cast<std::size_t>(rank());
@@ -83,10 +85,10 @@ Result<void> ShmGroup::reduce_in_place(std::span<const Place> published,
   for (std::size_t begin = begin_of_lines(bytes, rank()); begin < end; begin += kReductionBlock) {
     const std::size_t block = std::min(kReductionBlock, end - begin);
     std::array<const std::byte*, kMaxRanks> operands;
-    for (std::size_t rank = 0; rank < size; ++rank) operands[rank] = places[rank] + begin;
+    for (std::size_t rank = 0; rank < size; ++rank) operands[rank] = locations[rank] + begin;
     reduce_elements({operands.data(), size}, block / shm::size_of(type), type, op, own + begin);
     for (std::size_t rank = 0; rank < size; ++rank) {
-      if (rank != rank_at) std::memcpy(places[rank] + begin, own + begin, block);
+      if (rank != rank_at) std::memcpy(locations[rank] + begin, own + begin, block);
     }
   }
   const auto met = meet(call);
@@ -99,19 +101,21 @@ std::size_t ShmGroup::begin_of_lines(std::size_t bytes, int rank) const noexcept
   return std::min(bytes, num_lines * static_cast<std::size_t>(rank) / size * kCacheLine);
 }
 
-Result<Way> ShmGroup::reduce_where_it_lies(
+Result<ReductionPath> ShmGroup::reduce_where_it_lies(
     std::byte* own, std::size_t bytes, const Call& call, DataType type, ReduceOp op) {
-  const auto places = places_of_all();
-  if (!places) return places.error();
-  Way way = way_of(*places, !are_arenas_refused_);
-  if (way == Way::kInArenas) {
+  const auto locations = locations_of_all();
+  if (!locations) return locations.error();
+  ReductionPath way = reduction_path(*locations, !are_arenas_refused_);
+  if (way == ReductionPath::kInArenas) {
     const auto opened = open_arenas(call);
     if (!opened) return opened.error();
-    if (!*opened) way = way_of(*places, false);
+    if (!*opened) way = reduction_path(*locations, false);
   }
   Result<void> reduced;
-  if (way == Way::kInArenas) reduced = reduce_in_place(*places, own, bytes, call, type, op);
-  if (way == Way::kStraight) reduced = reduce_straight(*places, own, bytes, call, type, op);
+  if (way == ReductionPath::kInArenas)
+    reduced = reduce_in_place(*locations, own, bytes, call, type, op);
+  if (way == ReductionPath::kStraight)
+    reduced = reduce_straight(*locations, own, bytes, call, type, op);
   if (!reduced) return std::move(reduced).error();
   return way;
 }

@@ -1,6 +1,6 @@
 // Sums of pieces that lie anywhere in the arenas of all ranks, as gradients do that nobody has gathered in a buffer.
 //
-//   step 1: a table of places --> all: sum own part of all pieces --> step 2 --> done
+//   step 1: a table of locations --> all: sum own part of all pieces --> step 2 --> done
 //
 // The pieces count as if they lay one after the other: a part may begin and end within a piece. Between the steps each byte
 // is read by the ranks whose part it is, and written by one.
@@ -20,7 +20,7 @@ namespace accel::shm {
 namespace {
 
 // In the table that a rank publishes.
-struct PlaceOfPiece {
+struct PieceLocation {
   static constexpr std::uint64_t kZeros = ~std::uint64_t{0};
   static constexpr std::uint64_t kElsewhere = kZeros - 1;  // than in the arena
   std::uint64_t offset = kZeros;                           // in the arena of the rank
@@ -36,7 +36,7 @@ std::size_t bytes_of(std::span<const Piece> pieces, DataType type) {
 }
 
 bool fits(std::span<const Piece> pieces, const GroupShape& shape) {
-  return !pieces.empty() && pieces.size() <= shape.slot_bytes / sizeof(PlaceOfPiece);
+  return !pieces.empty() && pieces.size() <= shape.slot_bytes / sizeof(PieceLocation);
 }
 
 Call call_of_pieces(CallKind kind, std::span<const Piece> pieces, DataType type) {
@@ -50,11 +50,11 @@ Call call_of_pieces(CallKind kind, std::span<const Piece> pieces, DataType type)
 // Of all ranks: where each piece is, mapped here; nullptr: zeros.
 struct ShmGroup::PieceTable {
   std::size_t num_ranks = 0;
-  std::vector<PlaceOfPiece> places;  // [ranks, pieces]
-  std::vector<std::byte*> memory;    // likewise
-  std::vector<std::size_t> bytes;    // [pieces]
+  std::vector<PieceLocation> locations;  // [ranks, pieces]
+  std::vector<std::byte*> memory;        // likewise
+  std::vector<std::size_t> bytes;        // [pieces]
 
-  // visit(position, bytes, places by rank) for what lies between `begin` and `end` of the pieces one after the other, in blocks.
+  // visit(position, bytes, locations by rank) for what lies between `begin` and `end` of the pieces one after the other, in blocks.
   template <typename Visit>
   void visit_blocks(std::size_t begin, std::size_t end, Visit visit) const {
     std::array<std::byte*, kMaxRanks> at;
@@ -79,38 +79,38 @@ Result<void> ShmGroup::publish_pieces_of_arena(std::span<const Piece> pieces,
   if (!slot) return std::move(slot).error();
   auto* entry = *slot;
   for (const Piece& piece : pieces) {
-    PlaceOfPiece place = {.bytes = piece.count * shm::size_of(type)};
+    PieceLocation location = {.bytes = piece.count * shm::size_of(type)};
     if (!arena_ || are_arenas_refused_) {
-      place.offset = PlaceOfPiece::kElsewhere;
+      location.offset = PieceLocation::kElsewhere;
     } else if (piece.data != nullptr) {
-      place.offset = arena_->contains(piece.data, place.bytes) ? arena_->offset_of(piece.data)
-                                                               : PlaceOfPiece::kElsewhere;
+      location.offset = arena_->contains(piece.data, location.bytes) ? arena_->offset_of(piece.data)
+                                                                     : PieceLocation::kElsewhere;
     }
-    std::memcpy(entry, &place, sizeof place);
-    entry += sizeof place;
+    std::memcpy(entry, &location, sizeof location);
+    entry += sizeof location;
   }
   publish_step(call);
   return {};
 }
 
-Result<void> ShmGroup::read_places(std::size_t num_pieces, PieceTable& table) {
+Result<void> ShmGroup::read_locations(std::size_t num_pieces, PieceTable& table) {
   table.num_ranks = static_cast<std::size_t>(world_size());
-  table.places.resize(table.num_ranks * num_pieces);
+  table.locations.resize(table.num_ranks * num_pieces);
   for (std::size_t rank = 0; rank < table.num_ranks; ++rank) {
     const auto theirs = slot_of(static_cast<int>(rank));
     if (!theirs) return theirs.error();
-    std::memcpy(&table.places[rank * num_pieces], *theirs, num_pieces * sizeof(PlaceOfPiece));
+    std::memcpy(&table.locations[rank * num_pieces], *theirs, num_pieces * sizeof(PieceLocation));
   }
-  for (std::size_t i = 0; i < table.places.size(); ++i) {
+  for (std::size_t i = 0; i < table.locations.size(); ++i) {
     const std::size_t piece = i % num_pieces;
     const std::uint64_t own =
-        table.places[static_cast<std::size_t>(rank()) * num_pieces + piece].bytes;
-    if (table.places[i].bytes == own) continue;
+        table.locations[static_cast<std::size_t>(rank()) * num_pieces + piece].bytes;
+    if (table.locations[i].bytes == own) continue;
     const int other = static_cast<int>(i / num_pieces);
     return broken(Error(ErrorCode::kShapeMismatch,
                         "piece " + std::to_string(piece) + " has " + std::to_string(own) +
                             " bytes on " + label_of(rank()) + ", and " +
-                            std::to_string(table.places[i].bytes) + " on " + label_of(other)));
+                            std::to_string(table.locations[i].bytes) + " on " + label_of(other)));
   }
   return {};
 }
@@ -121,28 +121,28 @@ Result<bool> ShmGroup::meet_pieces(std::span<const Piece> pieces,
                                    PieceTable& table) {
   if (auto sent = publish_pieces_of_arena(pieces, call, type); !sent)
     return std::move(sent).error();
-  if (auto read = read_places(pieces.size(), table); !read) return std::move(read).error();
-  const bool are_in_arenas = std::ranges::none_of(table.places, [](const PlaceOfPiece& place) {
-    return place.offset == PlaceOfPiece::kElsewhere;
-  });
+  if (auto read = read_locations(pieces.size(), table); !read) return std::move(read).error();
+  const bool are_in_arenas = std::ranges::none_of(
+      table.locations,
+      [](const PieceLocation& location) { return location.offset == PieceLocation::kElsewhere; });
   if (!are_in_arenas) return false;
   const auto opened = open_arenas(call);
   if (!opened) return opened.error();
   if (!*opened) return false;
   for (const Piece& piece : pieces) table.bytes.push_back(piece.count * shm::size_of(type));
-  for (std::size_t i = 0; i < table.places.size(); ++i) {
+  for (std::size_t i = 0; i < table.locations.size(); ++i) {
     const std::size_t rank = i / pieces.size();
-    const PlaceOfPiece& place = table.places[i];
+    const PieceLocation& location = table.locations[i];
     const bool is_own = static_cast<int>(rank) == this->rank();
     std::byte* memory = nullptr;
     if (is_own) {
       memory = pieces[i % pieces.size()].data;
-    } else if (place.offset != PlaceOfPiece::kZeros) {
-      memory = views_[rank]->at(place.offset, place.bytes);
+    } else if (location.offset != PieceLocation::kZeros) {
+      memory = views_[rank]->at(location.offset, location.bytes);
       if (memory == nullptr) {
         return broken(Error(ErrorCode::kInternal,
-                            label_of(static_cast<int>(rank)) + " has nothing at its place " +
-                                std::to_string(place.offset)));
+                            label_of(static_cast<int>(rank)) + " has nothing at its location " +
+                                std::to_string(location.offset)));
       }
     }
     table.memory.push_back(memory);
@@ -174,15 +174,19 @@ Result<bool> ShmGroup::all_reduce_pieces(std::span<const Piece> pieces,
   const auto part = [this](std::size_t bytes) {
     return std::pair(begin_of_lines(bytes, rank()), begin_of_lines(bytes, rank() + 1));
   };
-  const auto sum_block = [&](std::size_t, std::size_t bytes, std::span<std::byte* const> places) {
-    std::array<const std::byte*, kMaxRanks> operands;
-    std::ranges::copy(places, operands.begin());
-    sum_scaled(
-        {operands.data(), places.size()}, bytes / shm::size_of(type), type, factor, places[own]);
-    for (std::size_t rank = 0; rank < places.size(); ++rank) {
-      if (rank != own) std::memcpy(places[rank], places[own], bytes);
-    }
-  };
+  const auto sum_block =
+      [&](std::size_t, std::size_t bytes, std::span<std::byte* const> locations) {
+        std::array<const std::byte*, kMaxRanks> operands;
+        std::ranges::copy(locations, operands.begin());
+        sum_scaled({operands.data(), locations.size()},
+                   bytes / shm::size_of(type),
+                   type,
+                   factor,
+                   locations[own]);
+        for (std::size_t rank = 0; rank < locations.size(); ++rank) {
+          if (rank != own) std::memcpy(locations[rank], locations[own], bytes);
+        }
+      };
   return sum_pieces(pieces, type, CallKind::kAllReducePieces, part, sum_block);
 }
 
@@ -195,12 +199,12 @@ Result<bool> ShmGroup::reduce_scatter_pieces(std::span<const Piece> pieces,
   const std::size_t begin = length * static_cast<std::size_t>(rank());
   const auto part = [&](std::size_t) { return std::pair(begin, begin + length); };
   const auto sum_block =
-      [&](std::size_t at, std::size_t bytes, std::span<std::byte* const> places) {
+      [&](std::size_t at, std::size_t bytes, std::span<std::byte* const> locations) {
         std::array<const std::byte*, kMaxRanks> operands;
-        std::ranges::transform(places, operands.begin(), [](const std::byte* place) {
-          return place == nullptr ? kZeroBlock.data() : place;
+        std::ranges::transform(locations, operands.begin(), [](const std::byte* location) {
+          return location == nullptr ? kZeroBlock.data() : location;
         });
-        sum_scaled({operands.data(), places.size()},
+        sum_scaled({operands.data(), locations.size()},
                    bytes / shm::size_of(type),
                    type,
                    factor,

@@ -48,7 +48,7 @@ Result<void> ShmGroup::monitored_barrier(milliseconds timeout, RollCall roll_cal
 }
 
 Result<void> ShmGroup::await_all(std::uint32_t phase, const Muster& muster) {
-  const milliseconds look_every = mail_.is_empty() ? kLookEvery : kLookWithLetters;
+  const milliseconds look_every = point_to_point_.is_empty() ? kLookEvery : kLookWithLetters;
   const auto look_once = [] { return false; };
   for (int rank = 0; rank < world_size(); ++rank) {
     RankLine& line = memory_.line(rank);
@@ -57,7 +57,7 @@ Result<void> ShmGroup::await_all(std::uint32_t phase, const Muster& muster) {
     while (!is_here && is_awaited) {
       const milliseconds slice = wait_slice(look_every, muster.deadline() - Clock::now());
       is_here = sleep_until(line, phase, slice, look_once);
-      if (auto moved = mail_.progress(); !moved) return broken(std::move(moved).error());
+      if (auto moved = point_to_point_.progress(); !moved) return broken(std::move(moved).error());
       is_awaited = Clock::now() < muster.deadline() &&
                    (!is_look_due() || !is_in_vain(phase, muster.roll_call));
     }

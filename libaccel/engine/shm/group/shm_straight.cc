@@ -50,7 +50,7 @@ std::size_t ShmGroup::peer_at() const noexcept {
 
 Result<bool> ShmGroup::open_memories(const Call& call) {
   if (memories_ != Memories::kUnknown) return memories_ == Memories::kOpen;
-  place_.address = reinterpret_cast<std::uintptr_t>(&mark_of_peer_);
+  location_.address = reinterpret_cast<std::uintptr_t>(&mark_of_peer_);
   const auto met = meet(call);
   if (!met) return met.error();
   bool is_open = false;
@@ -59,14 +59,14 @@ Result<bool> ShmGroup::open_memories(const Call& call) {
     return {};
   });
   if (!tried) return tried.error();
-  if (!is_open) place_.where = Place::kRefused;
+  if (!is_open) location_.where = BufferLocation::kRefused;
   const auto written = meet(call);
   if (!written) return written.error();
   bool is_refused_by_any = is_refused(*written);
   if (!is_refused_by_any) {
     // Both have written somewhere: into these two processes?
     const std::uint64_t mark = std::atomic_ref(mark_of_peer_).load();
-    if (mark != mark_of(1 - rank())) place_.where = Place::kRefused;
+    if (mark != mark_of(1 - rank())) location_.where = BufferLocation::kRefused;
     const auto verdicts = meet(call);
     if (!verdicts) return verdicts.error();
     is_refused_by_any = is_refused(*verdicts);
@@ -94,17 +94,17 @@ bool ShmGroup::may_go_straight(std::size_t bytes) const noexcept {
   return world_size() == 2 && bytes > 0 && bytes >= options_.straight_bytes;
 }
 
-Result<std::vector<Place>> ShmGroup::meet_straight(const std::byte* data,
-                                                   std::size_t bytes,
-                                                   const Call& call) {
-  if (!may_go_straight(bytes)) return std::vector<Place>();
+Result<std::vector<BufferLocation>> ShmGroup::meet_straight(const std::byte* data,
+                                                            std::size_t bytes,
+                                                            const Call& call) {
+  if (!may_go_straight(bytes)) return std::vector<BufferLocation>();
   const auto opened = open_memories(call);
   if (!opened) return opened.error();
-  if (!*opened) return std::vector<Place>();
-  place_.address = reachable_address(data, bytes);
-  auto places = meet(call);
-  if (places && !are_reachable(*places)) places->clear();
-  return places;
+  if (!*opened) return std::vector<BufferLocation>();
+  location_.address = reachable_address(data, bytes);
+  auto locations = meet(call);
+  if (locations && !are_reachable(*locations)) locations->clear();
+  return locations;
 }
 
 template <typename Copy>
@@ -159,10 +159,10 @@ Result<bool> ShmGroup::broadcast_straight(std::byte* data,
                                           std::size_t bytes,
                                           const Call& call,
                                           int root) {
-  const auto places = meet_straight(data, bytes, call);
-  if (!places) return places.error();
-  if (places->empty()) return false;
-  const std::uint64_t theirs = (*places)[peer_at()].address;
+  const auto locations = meet_straight(data, bytes, call);
+  if (!locations) return locations.error();
+  if (locations->empty()) return false;
+  const std::uint64_t theirs = (*locations)[peer_at()].address;
   const std::size_t half = begin_of_lines(bytes, 1);
   const auto copied = copy_straight([&] {
     return rank() == root ? write_straight(theirs + half, data + half, bytes - half)
@@ -174,14 +174,14 @@ Result<bool> ShmGroup::broadcast_straight(std::byte* data,
   return true;
 }
 
-Result<void> ShmGroup::reduce_straight(std::span<const Place> places,
+Result<void> ShmGroup::reduce_straight(std::span<const BufferLocation> locations,
                                        std::byte* own,
                                        std::size_t bytes,
                                        const Call& call,
                                        DataType type,
                                        ReduceOp op) {
   if (!scratch_) scratch_ = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
-  const std::uint64_t theirs = places[peer_at()].address;
+  const std::uint64_t theirs = locations[peer_at()].address;
   const std::size_t end = begin_of_lines(bytes, rank() + 1);
   std::array<const std::byte*, 2> operands;
   operands[peer_at()] = scratch_.get();

@@ -162,8 +162,8 @@ CoreSet& GroupMemory::cores(int rank) const noexcept {
   return *reinterpret_cast<CoreSet*>(room(rank) + kCacheLine * 4);
 }
 
-Place& GroupMemory::place(int rank, unsigned parity) const noexcept {
-  return *reinterpret_cast<Place*>(room(rank) + kCacheLine * (6 + parity));
+BufferLocation& GroupMemory::location(int rank, unsigned parity) const noexcept {
+  return *reinterpret_cast<BufferLocation*>(room(rank) + kCacheLine * (6 + parity));
 }
 
 MemoryOffer& GroupMemory::arena(int rank) const noexcept {

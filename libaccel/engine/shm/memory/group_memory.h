@@ -1,7 +1,7 @@
 // GroupMemory: what the ranks of one node share: a line of each (rank_line.h), two slots of each for collectives, and a ring
-// from each to each for messages (mail.h).
+// from each to each for messages (point_to_point.h).
 //
-//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, bell, cores, places, stop word, slot 0, slot 1 | rank 1: ...
+//   line of rank 0 | ... | line of rank n-1 | rank 0: calls, bell, cores, locations, stop word, slot 0, slot 1 | rank 1: ...
 //   | ring 0 to 0 | ring 0 to 1 | ... | ring n-1 to n-1
 //
 // It is a memfd: nothing has a name in a file system, and it is gone with the last process that maps it. All bytes zero
@@ -20,10 +20,10 @@
 #include <accel/channel.h>
 #include <accel/result.h>
 
+#include "libaccel/engine/shm/memory/buffer_location.h"
 #include "libaccel/engine/shm/memory/call.h"
 #include "libaccel/engine/shm/memory/core_set.h"
 #include "libaccel/engine/shm/memory/memory_offer.h"
-#include "libaccel/engine/shm/memory/place.h"
 #include "libaccel/engine/shm/memory/rank_line.h"
 #include "runtime/unique_fd.h"
 
@@ -74,8 +74,8 @@ class GroupMemory {
   [[nodiscard]] std::byte* slot(int rank, unsigned parity) const noexcept;
   [[nodiscard]] CoreSet& cores(int rank) const noexcept;
   // Beside the call of the same parity.
-  [[nodiscard]] Place& place(int rank, unsigned parity) const noexcept;
-  // Of the rank's arena; valid once a place in it was published.
+  [[nodiscard]] BufferLocation& location(int rank, unsigned parity) const noexcept;
+  // Of the rank's arena; valid once a location in it was published.
   [[nodiscard]] MemoryOffer& arena(int rank) const noexcept;
   // Of all ranks (stop_word.h).
   [[nodiscard]] std::atomic<std::uint64_t>& stop_word() const noexcept;

@@ -31,9 +31,9 @@ Result<UniqueFd> open_offer(const MemoryOffer& offer) {
     return Error(ErrorCode::kUnsupported, "what " + process + " offers is " + why);
   };
   // Looked at before it is opened: to open a pipe or a device has effects.
-  const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  const UniqueFd location(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat info {};
-  if (!place || ::fstat(place.get(), &info) != 0) {
+  if (!location || ::fstat(location.get(), &info) != 0) {
     const bool is_gone = errno == ENOENT || errno == ESRCH;
     return Error(is_gone ? ErrorCode::kPeerLost : ErrorCode::kUnsupported,
                  "the memory that " + process + " offers cannot be opened: " + errno_text(errno));
@@ -44,7 +44,7 @@ Result<UniqueFd> open_offer(const MemoryOffer& offer) {
   }
   if (!S_ISREG(info.st_mode)) return refused("no memory");
   if (info.st_uid != ::geteuid()) return refused("memory of user " + std::to_string(info.st_uid));
-  const std::string itself = "/proc/self/fd/" + std::to_string(place.get());
+  const std::string itself = "/proc/self/fd/" + std::to_string(location.get());
   UniqueFd memory(::open(itself.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
   if (!memory) {
     return Error(ErrorCode::kUnsupported,

@@ -54,14 +54,14 @@ void run_two(std::chrono::milliseconds timeout,
   });
 }
 
-shm::LetterPtr letter_to(int peer, std::int32_t tag, std::byte& place, bool is_sent) {
-  auto letter = std::make_shared<shm::Letter>();
-  letter->is_sent = is_sent;
-  letter->peer = peer;
-  letter->tag = tag;
-  letter->data = &place;
-  letter->bytes = 1;
-  return letter;
+shm::TransferPtr letter_to(int peer, std::int32_t tag, std::byte& place, bool is_sent) {
+  auto transfer = std::make_shared<shm::Transfer>();
+  transfer->is_sent = is_sent;
+  transfer->peer = peer;
+  transfer->tag = tag;
+  transfer->data = &place;
+  transfer->bytes = 1;
+  return transfer;
 }
 
 std::ptrdiff_t num_threads() {
@@ -71,20 +71,21 @@ std::ptrdiff_t num_threads() {
 TEST(PolledLetters, TakeNoThreads) {
   run_two(1h, [](NodeLink& link, int rank, std::barrier<>& both) {
     std::vector<std::byte> room(40);
-    std::vector<shm::LetterPtr> letters;
+    std::vector<shm::TransferPtr> transfers;
     for (std::size_t i = 0; i < room.size(); ++i) {
-      letters.push_back(letter_to(1 - rank, static_cast<std::int32_t>(i), room[i], rank == 0));
-      if (rank == 1) or_throw(link.post(letters.back()));
+      transfers.push_back(letter_to(1 - rank, static_cast<std::int32_t>(i), room[i], rank == 0));
+      if (rank == 1) or_throw(link.post(transfers.back()));
     }
     both.arrive_and_wait();
     const auto before = num_threads();
-    for (const auto& letter : letters) EXPECT_FALSE(rank == 1 && or_throw(link.is_done(letter)));
+    for (const auto& transfer : transfers)
+      EXPECT_FALSE(rank == 1 && or_throw(link.is_done(transfer)));
     both.arrive_and_wait();
     EXPECT_EQ(num_threads(), before);
     both.arrive_and_wait();
-    for (const auto& letter : letters) {
-      if (rank == 0) or_throw(link.post(letter));
-      while (!or_throw(link.is_done(letter))) std::this_thread::yield();
+    for (const auto& transfer : transfers) {
+      if (rank == 0) or_throw(link.post(transfer));
+      while (!or_throw(link.is_done(transfer))) std::this_thread::yield();
     }
   });
 }
@@ -94,10 +95,10 @@ TEST(PolledLetters, AreLateByTheTimeSinceTheyWerePosted) {
   run_two(0ms, [](NodeLink& link, int rank, std::barrier<>&) {
     if (rank != 0) return;
     std::byte room{};
-    const auto letter = letter_to(1, 3, room, /*is_sent=*/false);
-    or_throw(link.post(letter));
+    const auto transfer = letter_to(1, 3, room, /*is_sent=*/false);
+    or_throw(link.post(transfer));
 
-    const auto done = link.is_done(letter);
+    const auto done = link.is_done(transfer);
 
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
@@ -121,7 +122,7 @@ TEST(Exchanges, AreOverAfterTheTimeoutAndTheLateRankLearnsIt) {
 }
 
 // Gloo itself waits for the next sender, whoever has gone.
-TEST(Letters, FromAnybodyAreOverWhenSomebodyHasEnded) {
+TEST(Transfers, FromAnybodyAreOverWhenSomebodyHasEnded) {
   std::string said;
   run_two(1h, [&](NodeLink& link, int rank, std::barrier<>&) {
     if (rank == 1) {
@@ -129,9 +130,9 @@ TEST(Letters, FromAnybodyAreOverWhenSomebodyHasEnded) {
       return;
     }
     std::byte room{};
-    const auto letter = letter_to(shm::kAnyRank, 3, room, /*is_sent=*/false);
-    or_throw(link.post(letter));
-    const auto done = link.wait(letter);
+    const auto transfer = letter_to(shm::kAnyRank, 3, room, /*is_sent=*/false);
+    or_throw(link.post(transfer));
+    const auto done = link.wait(transfer);
     ASSERT_FALSE(done);
     said = link.end(done.error()).message();
   });
@@ -139,30 +140,31 @@ TEST(Letters, FromAnybodyAreOverWhenSomebodyHasEnded) {
 }
 
 // Rank 1 leaves first; rank 2 sends when rank 0 has looked around since.
-TEST(Letters, FromAnybodyComeAlsoWhenAnotherRankHasLeftInOrder) {
+TEST(Transfers, FromAnybodyComeAlsoWhenAnotherRankHasLeftInOrder) {
   run_linked(3, 1h, [](std::optional<NodeLink>& link, int rank, std::barrier<>& all) {
     if (rank == 1) link.reset();
     std::byte room{};
-    const auto letter = letter_to(rank == 0 ? shm::kAnyRank : 0, 3, room, rank == 2);
+    const auto transfer = letter_to(rank == 0 ? shm::kAnyRank : 0, 3, room, rank == 2);
     if (rank == 0) {
-      or_throw(link->post(letter));
+      or_throw(link->post(transfer));
       const auto end = std::chrono::steady_clock::now() + 250ms;
-      while (std::chrono::steady_clock::now() < end) EXPECT_FALSE(or_throw(link->is_done(letter)));
+      while (std::chrono::steady_clock::now() < end)
+        EXPECT_FALSE(or_throw(link->is_done(transfer)));
     }
     all.arrive_and_wait();
-    if (rank == 2) or_throw(link->post(letter));
-    if (rank != 1) or_throw(link->wait(letter));
-    EXPECT_TRUE(rank != 0 || letter->peer == 2);
+    if (rank == 2) or_throw(link->post(transfer));
+    if (rank != 1) or_throw(link->wait(transfer));
+    EXPECT_TRUE(rank != 0 || transfer->peer == 2);
   });
 }
 
-TEST(Letters, FromAnybodyAreOverWhenAllOthersHaveLeft) {
+TEST(Transfers, FromAnybodyAreOverWhenAllOthersHaveLeft) {
   run_linked(3, 1h, [](std::optional<NodeLink>& link, int rank, std::barrier<>&) {
     if (rank != 0) return link.reset();
     std::byte room{};
-    const auto letter = letter_to(shm::kAnyRank, 3, room, /*is_sent=*/false);
-    or_throw(link->post(letter));
-    const auto done = link->wait(letter);
+    const auto transfer = letter_to(shm::kAnyRank, 3, room, /*is_sent=*/false);
+    or_throw(link->post(transfer));
+    const auto done = link->wait(transfer);
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code(), ErrorCode::kPeerLost);
   });

@@ -1,4 +1,4 @@
-#include "libaccel/engine/collectives/farewells.h"
+#include "libaccel/engine/collectives/peer_watch.h"
 
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "libaccel/engine/collectives/nudger.h"
-#include "libaccel/engine/shm/group/mail.h"
+#include "libaccel/engine/collectives/wait_interrupter.h"
+#include "libaccel/engine/shm/group/point_to_point.h"
 #include "libaccel/tensors/tensor_memory.h"
 #include "runtime/printable.h"
 
@@ -23,32 +23,32 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-// How long all farewells may take on their way out; and one that has begun to come in, when the connection is closed.
+// How long all peer_watch may take on their way out; and one that has begun to come in, when the connection is closed.
 constexpr auto kSaying = 500ms;
 constexpr auto kHearing = 20ms;
 
 // As it travels.
-struct Letter {
+struct Notice {
   std::int32_t rank = 0;
   std::int32_t code = 0;
   std::int32_t has_left = 0;           // 1: in order, and the rest means nothing
   std::array<char, 488> message = {};  // ends with the first zero, or without
 };
 
-Letter letter_of(const Farewell& farewell) {
-  Letter letter = {.rank = farewell.rank, .code = static_cast<std::int32_t>(farewell.code)};
-  farewell.message.copy(letter.message.data(), letter.message.size());
-  return letter;
+Notice notice_of(const GroupFailure& failure) {
+  Notice notice = {.rank = failure.rank, .code = static_cast<std::int32_t>(failure.code)};
+  failure.message.copy(notice.message.data(), notice.message.size());
+  return notice;
 }
 
 // What another process sent is believed as far as it can be printed.
-Farewell farewell_of(const Letter& letter) {
-  const auto end = std::ranges::find(letter.message, '\0');
+GroupFailure failure_of(const Notice& notice) {
+  const auto end = std::ranges::find(notice.message, '\0');
   const bool is_code =
-      letter.code >= 0 && letter.code < static_cast<std::int32_t>(ErrorCode::kCount_);
-  return {.rank = letter.rank,
-          .code = is_code ? static_cast<ErrorCode>(letter.code) : ErrorCode::kPeerLost,
-          .message = printable(std::string(letter.message.begin(), end))};
+      notice.code >= 0 && notice.code < static_cast<std::int32_t>(ErrorCode::kCount_);
+  return {.rank = notice.rank,
+          .code = is_code ? static_cast<ErrorCode>(notice.code) : ErrorCode::kPeerLost,
+          .message = printable(std::string(notice.message.begin(), end))};
 }
 
 std::string label_of(int rank) {
@@ -64,12 +64,12 @@ std::string text_of_silent(std::span<const RankEnd> silent) {
 
 }  // namespace
 
-Farewell cause_of(int own_rank, const Error& own, std::span<const RankEnd> ends) {
-  Farewell cause = {.rank = own_rank, .code = own.code(), .message = own.message()};
+GroupFailure cause_of(int own_rank, const Error& own, std::span<const RankEnd> ends) {
+  GroupFailure cause = {.rank = own_rank, .code = own.code(), .message = own.message()};
   if (own.code() != ErrorCode::kPeerLost) return cause;
   std::vector<RankEnd> silent;
   std::ranges::copy_if(ends, std::back_inserter(silent), [](const RankEnd& end) {
-    return !end.farewell && !end.has_left;
+    return !end.failure && !end.has_left;
   });
   if (!silent.empty()) {
     const bool is_named =
@@ -78,11 +78,11 @@ Farewell cause_of(int own_rank, const Error& own, std::span<const RankEnd> ends)
     return cause;
   }
   const auto told =
-      std::ranges::find_if(ends, [](const RankEnd& end) { return end.farewell.has_value(); });
-  return told == ends.end() ? cause : *told->farewell;
+      std::ranges::find_if(ends, [](const RankEnd& end) { return end.failure.has_value(); });
+  return told == ends.end() ? cause : *told->failure;
 }
 
-Error error_for(int own_rank, const Error& own, const Farewell& cause) {
+Error error_for(int own_rank, const Error& own, const GroupFailure& cause) {
   const bool is_own = cause.rank == own_rank;
   const std::string who = is_own ? "" : label_of(cause.rank) + " said: ";
   Error error(
@@ -96,28 +96,28 @@ bool is_in_vain(int peer, std::span<const RankEnd> ends, int num_others) {
   const bool is_any = peer == shm::kAnyRank;
   if (is_any && std::ssize(ends) == num_others) return true;
   return std::ranges::any_of(ends, [&](const RankEnd& end) {
-    return end.farewell || end.rank == peer || (is_any && !end.has_left);
+    return end.failure || end.rank == peer || (is_any && !end.has_left);
   });
 }
 
-struct Farewells::Peer {
+struct PeerWatch::Peer {
   int rank = 0;
   at::Tensor room;
-  Nudger::WorkPtr wire;  // none: the connection was closed before
-  Nudger::WorkPtr farewell;
+  WaitInterrupter::WorkPtr wire;  // none: the connection was closed before
+  WaitInterrupter::WorkPtr failure;
 };
 
-Farewells::Farewells(c10d::Backend& backend, Nudger& nudger, int first_tag)
-    : backend_(backend), nudger_(nudger), first_tag_(first_tag) {
+PeerWatch::PeerWatch(c10d::Backend& backend, WaitInterrupter& wait_interrupter, int first_tag)
+    : backend_(backend), wait_interrupter_(wait_interrupter), first_tag_(first_tag) {
   for (int rank = 0; rank < backend.getSize(); ++rank) {
     if (rank == backend.getRank()) continue;
     Peer& peer = peers_.emplace_back();
     peer.rank = rank;
-    peer.room = at::empty({static_cast<std::int64_t>(sizeof(Letter))}, at::kByte);
+    peer.room = at::empty({static_cast<std::int64_t>(sizeof(Notice))}, at::kByte);
     std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
     std::vector<at::Tensor> room = {peer.room};
     try {
-      peer.farewell = backend.recv(room, rank, first_tag + 1);
+      peer.failure = backend.recv(room, rank, first_tag + 1);
       peer.wire = backend.recv(nothing, rank, first_tag);
     } catch (const std::exception&) {
       // look() finds it closed.
@@ -125,10 +125,10 @@ Farewells::Farewells(c10d::Backend& backend, Nudger& nudger, int first_tag)
   }
 }
 
-Farewells::~Farewells() = default;
+PeerWatch::~PeerWatch() = default;
 
 // An aborted wait comes back at once, with the error when there is one.
-bool Farewells::is_closed(const Peer& peer) {
+bool PeerWatch::is_closed(const Peer& peer) {
   if (!peer.wire) return true;
   try {
     peer.wire->abort();
@@ -139,7 +139,7 @@ bool Farewells::is_closed(const Peer& peer) {
   }
 }
 
-const std::vector<RankEnd>& Farewells::look() {
+const std::vector<RankEnd>& PeerWatch::look() {
   const auto closed = std::stable_partition(
       peers_.begin(), peers_.end(), [](const Peer& peer) { return !is_closed(peer); });
   if (closed == peers_.end()) return ends_;
@@ -151,34 +151,35 @@ const std::vector<RankEnd>& Farewells::look() {
   return ends_;
 }
 
-RankEnd Farewells::end_of(const Peer& peer) {
+RankEnd PeerWatch::end_of(const Peer& peer) {
   try {
-    if (!peer.farewell || !nudger_.wait(peer.farewell, kHearing)) return {.rank = peer.rank};
-    Letter letter;
-    std::memcpy(&letter, peer.room.const_data_ptr(), sizeof letter);
-    if (letter.has_left != 0) return {.rank = peer.rank, .has_left = true};
-    return {.rank = peer.rank, .farewell = farewell_of(letter)};
+    if (!peer.failure || !wait_interrupter_.wait(peer.failure, kHearing))
+      return {.rank = peer.rank};
+    Notice notice;
+    std::memcpy(&notice, peer.room.const_data_ptr(), sizeof notice);
+    if (notice.has_left != 0) return {.rank = peer.rank, .has_left = true};
+    return {.rank = peer.rank, .failure = failure_of(notice)};
   } catch (const std::exception&) {
     return {.rank = peer.rank};
   }
 }
 
-void Farewells::say(const Farewell& farewell) noexcept {
-  Letter letter = letter_of(farewell);
-  send(&letter, sizeof letter);
+void PeerWatch::say(const GroupFailure& failure) noexcept {
+  Notice notice = notice_of(failure);
+  send(&notice, sizeof notice);
 }
 
-void Farewells::say_left() noexcept {
-  Letter letter = {.has_left = 1};
-  send(&letter, sizeof letter);
+void PeerWatch::say_left() noexcept {
+  Notice notice = {.has_left = 1};
+  send(&notice, sizeof notice);
 }
 
-void Farewells::send(void* letter, std::size_t bytes) noexcept {
+void PeerWatch::send(void* notice, std::size_t bytes) noexcept {
   try {
-    std::vector<Nudger::WorkPtr> sent;
+    std::vector<WaitInterrupter::WorkPtr> sent;
     for (const Peer& peer : peers_) {
       try {
-        std::vector<at::Tensor> tensors = {tensor_on(letter, bytes)};
+        std::vector<at::Tensor> tensors = {tensor_on(notice, bytes)};
         sent.push_back(backend_.send(tensors, peer.rank, first_tag_ + 1));
       } catch (const std::exception&) {
         // It is gone.
@@ -189,7 +190,8 @@ void Farewells::send(void* letter, std::size_t bytes) noexcept {
       const auto left = deadline - steady_clock::now();
       if (left <= 0ms) break;
       try {
-        (void)nudger_.wait(work, std::chrono::duration_cast<std::chrono::microseconds>(left));
+        (void)wait_interrupter_.wait(work,
+                                     std::chrono::duration_cast<std::chrono::microseconds>(left));
       } catch (const std::exception&) {
         // Likewise.
       }

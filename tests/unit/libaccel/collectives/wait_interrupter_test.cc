@@ -1,4 +1,4 @@
-#include "libaccel/engine/collectives/nudger.h"
+#include "libaccel/engine/collectives/wait_interrupter.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-namespace accel::nudger_test {
+namespace accel::wait_interrupter_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -43,41 +43,41 @@ class FakeWork : public c10d::Work {
   bool is_lost_ = false;
 };
 
-TEST(Nudger, EndsAWaitThatIsLateAndTheWorkCanBeAwaitedAgain) {
-  Nudger nudger;
+TEST(WaitInterrupter, EndsAWaitThatIsLateAndTheWorkCanBeAwaitedAgain) {
+  WaitInterrupter wait_interrupter;
   const auto work = c10::make_intrusive<FakeWork>();
 
-  EXPECT_FALSE(nudger.wait(work, 1ms));
-  EXPECT_FALSE(nudger.wait(work, 1ms));
+  EXPECT_FALSE(wait_interrupter.wait(work, 1ms));
+  EXPECT_FALSE(wait_interrupter.wait(work, 1ms));
   std::jthread end([&] { work->become_done(); });
-  while (!nudger.wait(work, 100ms)) std::this_thread::yield();
+  while (!wait_interrupter.wait(work, 100ms)) std::this_thread::yield();
 }
 
 // Were it not, each of the second waits would last an hour.
-TEST(Nudger, IsOnTimeAfterALongerWaitThatEnded) {
-  Nudger nudger;
+TEST(WaitInterrupter, IsOnTimeAfterALongerWaitThatEnded) {
+  WaitInterrupter wait_interrupter;
   for (int round = 0; round < 20; ++round) {
     const auto done = c10::make_intrusive<FakeWork>();
     done->become_done();
-    EXPECT_TRUE(nudger.wait(done, 1h));
-    EXPECT_FALSE(nudger.wait(c10::make_intrusive<FakeWork>(), 100us));
+    EXPECT_TRUE(wait_interrupter.wait(done, 1h));
+    EXPECT_FALSE(wait_interrupter.wait(c10::make_intrusive<FakeWork>(), 100us));
   }
 }
 
-TEST(Nudger, PassesOnWhatTheWorkThrows) {
-  Nudger nudger;
+TEST(WaitInterrupter, PassesOnWhatTheWorkThrows) {
+  WaitInterrupter wait_interrupter;
   const auto work = c10::make_intrusive<FakeWork>();
   work->become_lost();
-  EXPECT_THROW((void)nudger.wait(work, 1h), std::runtime_error);
+  EXPECT_THROW((void)wait_interrupter.wait(work, 1h), std::runtime_error);
 }
 
-TEST(Nudger, EndsTheWaitOfAnotherThread) {
-  Nudger nudger;
+TEST(WaitInterrupter, EndsTheWaitOfAnotherThread) {
+  WaitInterrupter wait_interrupter;
   std::jthread other([&](const std::stop_token& is_over) {
-    while (!is_over.stop_requested()) nudger.end_wait();
+    while (!is_over.stop_requested()) wait_interrupter.end_wait();
   });
-  EXPECT_FALSE(nudger.wait(c10::make_intrusive<FakeWork>(), 1h));
+  EXPECT_FALSE(wait_interrupter.wait(c10::make_intrusive<FakeWork>(), 1h));
 }
 
 }  // namespace
-}  // namespace accel::nudger_test
+}  // namespace accel::wait_interrupter_test

@@ -1,7 +1,7 @@
 // The thread is not told of each wait: it sleeps until the one that it knew of was due, and finds another one then, whose
 // time is later. Only who waits when it sleeps without end, or is due sooner, wakes it.
 
-#include "libaccel/engine/collectives/nudger.h"
+#include "libaccel/engine/collectives/wait_interrupter.h"
 
 #include <csignal>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace accel {
 
-Nudger::Nudger() {
+WaitInterrupter::WaitInterrupter() {
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -33,7 +33,7 @@ Nudger::Nudger() {
   }
 }
 
-Nudger::~Nudger() {
+WaitInterrupter::~WaitInterrupter() {
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
@@ -42,8 +42,8 @@ Nudger::~Nudger() {
   thread_.join();
 }
 
-void Nudger::run() {
-  ::pthread_setname_np(::pthread_self(), "accel-nudger");
+void WaitInterrupter::run() {
+  ::pthread_setname_np(::pthread_self(), "accel-wait_interrupter");
   std::unique_lock lock(mutex_);
   while (!is_over_) {
     if (waited_ && Clock::now() >= due_) {
@@ -59,7 +59,7 @@ void Nudger::run() {
   }
 }
 
-void Nudger::begin(const WorkPtr& work, std::chrono::microseconds at_most) {
+void WaitInterrupter::begin(const WorkPtr& work, std::chrono::microseconds at_most) {
   const Clock::time_point due = Clock::now() + at_most;
   bool is_earlier = false;
   {
@@ -73,12 +73,12 @@ void Nudger::begin(const WorkPtr& work, std::chrono::microseconds at_most) {
   if (is_earlier) is_earlier_.notify_one();
 }
 
-void Nudger::end() {
+void WaitInterrupter::end() {
   const std::lock_guard lock(mutex_);
   waited_.reset();
 }
 
-bool Nudger::wait(const WorkPtr& work, std::chrono::microseconds at_most) {
+bool WaitInterrupter::wait(const WorkPtr& work, std::chrono::microseconds at_most) {
   begin(work, at_most);
   try {
     const bool is_done = work->wait(kNoTimeout);
@@ -90,7 +90,7 @@ bool Nudger::wait(const WorkPtr& work, std::chrono::microseconds at_most) {
   }
 }
 
-void Nudger::end_wait() noexcept {
+void WaitInterrupter::end_wait() noexcept {
   const std::lock_guard lock(mutex_);
   if (waited_) waited_->abort();
 }

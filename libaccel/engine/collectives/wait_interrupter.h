@@ -1,15 +1,15 @@
-// Nudger: ends a wait for a c10d::Work now and then, so that who waits can look around and wait on.
+// WaitInterrupter: ends a wait for a c10d::Work now and then, so that who waits can look around and wait on.
 //
 // A wait in Gloo ends with its bytes or with its connection, and one that runs into its timeout closes all connections of the
 // process. But Work::abort() of another thread ends one wait and harms nothing: the work may be waited for again. This is
 // that other thread.
 //
 //   waiter   wait(work, 100 ms) ----> false: looks around ----> wait(work, 100 ms) ----> true: the work is done
-//   nudger            ... 100 ms, work->abort()      sleeps while nobody waits
+//   wait_interrupter            ... 100 ms, work->abort()      sleeps while nobody waits
 //
 // Threads:  wait() one thread at a time; end_wait() any. One thread of its own, which takes no signals.
 // Cost:     of a wait that ends at once two locks; while waits go on the thread wakes once every `at_most`.
-// Source:   tests/unit/libaccel/collectives/nudger_test.cc.
+// Source:   tests/unit/libaccel/collectives/wait_interrupter_test.cc.
 #pragma once
 
 #include <chrono>
@@ -25,15 +25,15 @@ class Work;
 
 namespace accel {
 
-class Nudger {
+class WaitInterrupter {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   // Throws kProcessGroup when no thread can be started.
-  Nudger();
-  ~Nudger();
-  Nudger(const Nudger&) = delete;
-  Nudger& operator=(const Nudger&) = delete;
+  WaitInterrupter();
+  ~WaitInterrupter();
+  WaitInterrupter(const WaitInterrupter&) = delete;
+  WaitInterrupter& operator=(const WaitInterrupter&) = delete;
 
   // Whether the work is done; false after `at_most`, or end_wait(), and rarely sooner. Throws what the work throws.
   [[nodiscard]] bool wait(const WorkPtr& work, std::chrono::microseconds at_most);

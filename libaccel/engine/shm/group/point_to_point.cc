@@ -1,4 +1,4 @@
-#include "libaccel/engine/shm/group/mail.h"
+#include "libaccel/engine/shm/group/point_to_point.h"
 
 #include <algorithm>
 #include <array>
@@ -58,28 +58,31 @@ std::size_t read(
 
 }  // namespace
 
-Mail::Mail(const GroupMemory& memory, int rank, int world_size, std::size_t most_aside)
+PointToPoint::PointToPoint(const GroupMemory& memory,
+                           int rank,
+                           int world_size,
+                           std::size_t most_aside)
     : memory_(memory),
       rank_(rank),
       peers_(static_cast<std::size_t>(world_size)),
       most_aside_(most_aside) {}
 
-void Mail::post(LetterPtr letter) {
+void PointToPoint::post(TransferPtr transfer) {
   ++num_open_;
-  if (letter->is_sent)
-    peers_[static_cast<std::size_t>(letter->peer)].outgoing.push_back(std::move(letter));
+  if (transfer->is_sent)
+    peers_[static_cast<std::size_t>(transfer->peer)].outgoing.push_back(std::move(transfer));
   else
-    awaited_.push_back(std::move(letter));
+    awaited_.push_back(std::move(transfer));
 }
 
-Result<bool> Mail::progress() {
+Result<bool> PointToPoint::progress() {
   bool has_moved = false;
   for (auto next = awaited_.begin(); next != awaited_.end();) {
-    const auto letter = next++;
-    auto taken = take_aside(*letter);
+    const auto transfer = next++;
+    auto taken = take_aside(*transfer);
     if (!taken) return taken;
     if (!*taken) continue;
-    awaited_.erase(letter);
+    awaited_.erase(transfer);
     has_moved = true;
   }
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
@@ -100,27 +103,27 @@ Result<bool> Mail::progress() {
 
 // ---- to a peer ----
 
-bool Mail::push(int peer) {
+bool PointToPoint::push(int peer) {
   Peer& state = peers_[static_cast<std::size_t>(peer)];
   Ring& ring = memory_.ring(rank_, peer);
   std::byte* const room = memory_.ring_room(rank_, peer);
   const std::size_t capacity = memory_.ring_bytes();
   bool has_moved = false;
   while (!state.outgoing.empty()) {
-    Letter& letter = *state.outgoing.front();
-    const Header header = {.tag = letter.tag, .bytes = letter.bytes};
+    Transfer& transfer = *state.outgoing.front();
+    const Header header = {.tag = transfer.tag, .bytes = transfer.bytes};
     std::size_t moved = 0;
     if (state.written < sizeof header) {
       const auto* bytes = reinterpret_cast<const std::byte*>(&header);
       moved = write(ring, room, capacity, bytes + state.written, sizeof header - state.written);
     } else {
       const std::size_t done = state.written - sizeof header;
-      moved = write(ring, room, capacity, letter.data + done, letter.bytes - done);
+      moved = write(ring, room, capacity, transfer.data + done, transfer.bytes - done);
     }
     state.written += moved;
     has_moved = has_moved || moved > 0;
-    if (state.written == sizeof header + letter.bytes) {
-      finish(letter);
+    if (state.written == sizeof header + transfer.bytes) {
+      finish(transfer);
       state.outgoing.pop_front();
       state.written = 0;
     } else if (moved == 0) {
@@ -132,7 +135,7 @@ bool Mail::push(int peer) {
 
 // ---- from a peer ----
 
-Result<bool> Mail::pull(int peer) {
+Result<bool> PointToPoint::pull(int peer) {
   Peer& state = peers_[static_cast<std::size_t>(peer)];
   Ring& ring = memory_.ring(peer, rank_);
   const std::byte* const room = memory_.ring_room(peer, rank_);
@@ -145,7 +148,7 @@ Result<bool> Mail::pull(int peer) {
       has_moved = true;
     }
     Incoming& incoming = *state.incoming;
-    std::byte* const out = incoming.letter ? incoming.letter->data : incoming.aside.data();
+    std::byte* const out = incoming.transfer ? incoming.transfer->data : incoming.aside.data();
     const std::size_t moved =
         read(ring, room, memory_.ring_bytes(), out + incoming.read, incoming.bytes - incoming.read);
     incoming.read += moved;
@@ -156,7 +159,7 @@ Result<bool> Mail::pull(int peer) {
 }
 
 // Reads the next header, when it is there and somebody waits for something of this peer.
-Result<bool> Mail::begin_message(int peer) {
+Result<bool> PointToPoint::begin_message(int peer) {
   Ring& ring = memory_.ring(peer, rank_);
   if (num_readable(ring) < sizeof(Header) || !is_awaited(peer)) return false;
   Header header;
@@ -167,9 +170,9 @@ Result<bool> Mail::begin_message(int peer) {
              sizeof header);
   Incoming incoming = {.tag = header.tag,
                        .bytes = static_cast<std::size_t>(header.bytes),
-                       .letter = match(peer, header.tag)};
-  if (incoming.letter) {
-    if (auto fits = check_size(*incoming.letter, peer, incoming.bytes); !fits)
+                       .transfer = match(peer, header.tag)};
+  if (incoming.transfer) {
+    if (auto fits = check_size(*incoming.transfer, peer, incoming.bytes); !fits)
       return std::move(fits).error();
   } else if (auto begun = begin_aside(incoming, peer); !begun) {
     return std::move(begun).error();
@@ -178,7 +181,7 @@ Result<bool> Mail::begin_message(int peer) {
   return true;
 }
 
-Result<void> Mail::begin_aside(Incoming& incoming, int peer) {
+Result<void> PointToPoint::begin_aside(Incoming& incoming, int peer) {
   const std::size_t room = most_aside_ - num_aside_;
   if (room < kAsideOverhead || incoming.bytes > room - kAsideOverhead) {
     return Error(ErrorCode::kOutOfMemory,
@@ -194,70 +197,72 @@ Result<void> Mail::begin_aside(Incoming& incoming, int peer) {
   return {};
 }
 
-Result<void> Mail::end_message(int peer) {
+Result<void> PointToPoint::end_message(int peer) {
   Peer& state = peers_[static_cast<std::size_t>(peer)];
   Incoming ended = std::move(*state.incoming);
   state.incoming.reset();
-  if (ended.letter) {
-    ended.letter->peer = peer;
-    finish(*ended.letter);
+  if (ended.transfer) {
+    ended.transfer->peer = peer;
+    finish(*ended.transfer);
     return {};
   }
-  // A letter that was posted meanwhile may wait for it.
+  // A transfer that was posted meanwhile may wait for it.
   state.aside.push_back(std::move(ended));
-  const LetterPtr letter = match(peer, state.aside.back().tag);
-  if (!letter) return {};
-  const auto taken = take_aside(letter);
+  const TransferPtr transfer = match(peer, state.aside.back().tag);
+  if (!transfer) return {};
+  const auto taken = take_aside(transfer);
   return taken ? Result<void>() : Result<void>(taken.error());
 }
 
-// Fills the letter with the first such message that was put aside.
-Result<bool> Mail::take_aside(const LetterPtr& letter) {
+// Fills the transfer with the first such message that was put aside.
+Result<bool> PointToPoint::take_aside(const TransferPtr& transfer) {
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-    if (letter->peer != kAnyRank && letter->peer != peer) continue;
+    if (transfer->peer != kAnyRank && transfer->peer != peer) continue;
     auto& aside = peers_[static_cast<std::size_t>(peer)].aside;
     const auto found = std::find_if(aside.begin(), aside.end(), [&](const Incoming& message) {
-      return message.tag == letter->tag;
+      return message.tag == transfer->tag;
     });
     if (found == aside.end()) continue;
-    if (auto fits = check_size(*letter, peer, found->bytes); !fits) return std::move(fits).error();
-    if (found->bytes > 0) std::memcpy(letter->data, found->aside.data(), found->bytes);
+    if (auto fits = check_size(*transfer, peer, found->bytes); !fits)
+      return std::move(fits).error();
+    if (found->bytes > 0) std::memcpy(transfer->data, found->aside.data(), found->bytes);
     num_aside_ -= found->bytes + kAsideOverhead;
     aside.erase(found);
-    letter->peer = peer;
-    finish(*letter);
+    transfer->peer = peer;
+    finish(*transfer);
     return true;
   }
   return false;
 }
 
-LetterPtr Mail::match(int peer, std::int32_t tag) {
-  const auto found = std::find_if(awaited_.begin(), awaited_.end(), [&](const LetterPtr& letter) {
-    return letter->tag == tag && (letter->peer == peer || letter->peer == kAnyRank);
-  });
+TransferPtr PointToPoint::match(int peer, std::int32_t tag) {
+  const auto found =
+      std::find_if(awaited_.begin(), awaited_.end(), [&](const TransferPtr& transfer) {
+        return transfer->tag == tag && (transfer->peer == peer || transfer->peer == kAnyRank);
+      });
   if (found == awaited_.end()) return nullptr;
-  LetterPtr letter = *found;
+  TransferPtr transfer = *found;
   awaited_.erase(found);
-  return letter;
+  return transfer;
 }
 
-bool Mail::is_awaited(int peer) const {
-  return std::any_of(awaited_.begin(), awaited_.end(), [&](const LetterPtr& letter) {
-    return letter->peer == peer || letter->peer == kAnyRank;
+bool PointToPoint::is_awaited(int peer) const {
+  return std::any_of(awaited_.begin(), awaited_.end(), [&](const TransferPtr& transfer) {
+    return transfer->peer == peer || transfer->peer == kAnyRank;
   });
 }
 
-Result<void> Mail::check_size(const Letter& letter, int peer, std::size_t bytes) const {
-  if (letter.bytes == bytes) return {};
+Result<void> PointToPoint::check_size(const Transfer& transfer, int peer, std::size_t bytes) const {
+  if (transfer.bytes == bytes) return {};
   return Error(ErrorCode::kShapeMismatch,
-               "rank " + std::to_string(rank_) + " receives " + std::to_string(letter.bytes) +
-                   " bytes with tag " + std::to_string(letter.tag) + ", and rank " +
+               "rank " + std::to_string(rank_) + " receives " + std::to_string(transfer.bytes) +
+                   " bytes with tag " + std::to_string(transfer.tag) + ", and rank " +
                    std::to_string(peer) + " sends " + std::to_string(bytes));
 }
 
-void Mail::finish(Letter& letter) {
-  letter.is_done = true;
-  letter.keep.reset();
+void PointToPoint::finish(Transfer& transfer) {
+  transfer.is_done = true;
+  transfer.keep.reset();
   --num_open_;
 }
 

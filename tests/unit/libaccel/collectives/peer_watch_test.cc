@@ -1,4 +1,4 @@
-#include "libaccel/engine/collectives/farewells.h"
+#include "libaccel/engine/collectives/peer_watch.h"
 
 #include <barrier>
 #include <string>
@@ -10,12 +10,12 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "libaccel/engine/collectives/nudger.h"
+#include "libaccel/engine/collectives/wait_interrupter.h"
 #include "libaccel/engine/process/gloo_backend.h"
 #include "libaccel/engine/process/sigpipe.h"
-#include "libaccel/engine/shm/group/mail.h"
+#include "libaccel/engine/shm/group/point_to_point.h"
 
-namespace accel::farewells_test {
+namespace accel::peer_watch_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -25,21 +25,21 @@ using ::testing::SizeIs;
 const Error kClosed(ErrorCode::kPeerLost, "rank 2 has ended or met an error");
 
 RankEnd silent(int rank) {
-  return {.rank = rank, .farewell = {}};
+  return {.rank = rank, .failure = {}};
 }
 
 RankEnd left(int rank) {
-  return {.rank = rank, .farewell = {}, .has_left = true};
+  return {.rank = rank, .failure = {}, .has_left = true};
 }
 
-RankEnd told(int rank, Farewell farewell) {
-  return {.rank = rank, .farewell = std::move(farewell)};
+RankEnd told(int rank, GroupFailure failure) {
+  return {.rank = rank, .failure = std::move(failure)};
 }
 
 TEST(CauseOfAnError, IsARankThatHasEndedWithoutAWord) {
-  const Farewell late = {.rank = 1, .message = "rank 2 is late"};
+  const GroupFailure late = {.rank = 1, .message = "rank 2 is late"};
 
-  const Farewell cause = cause_of(0, kClosed, std::vector{told(1, late), silent(3)});
+  const GroupFailure cause = cause_of(0, kClosed, std::vector{told(1, late), silent(3)});
 
   EXPECT_EQ(cause.rank, 0);
   EXPECT_EQ(cause.message, "rank 3 has ended; " + kClosed.message());
@@ -52,9 +52,10 @@ TEST(CauseOfAnError, IsNotNamedTwice) {
 }
 
 TEST(CauseOfAnError, IsWhatAnotherOneHasSaidOfWhoeverItWas) {
-  const Farewell of_rank_4 = {.rank = 4, .code = ErrorCode::kShapeMismatch, .message = "8 bytes"};
+  const GroupFailure of_rank_4 = {
+      .rank = 4, .code = ErrorCode::kShapeMismatch, .message = "8 bytes"};
 
-  const Farewell cause = cause_of(0, kClosed, std::vector{told(2, of_rank_4)});
+  const GroupFailure cause = cause_of(0, kClosed, std::vector{told(2, of_rank_4)});
   const Error error = error_for(0, Error(kClosed).while_doing("a barrier"), cause);
 
   EXPECT_EQ(cause, of_rank_4);
@@ -64,7 +65,7 @@ TEST(CauseOfAnError, IsWhatAnotherOneHasSaidOfWhoeverItWas) {
 }
 
 TEST(CauseOfAnError, IsNobodyWhoHasLeftInOrder) {
-  const Farewell full = {.rank = 2, .code = ErrorCode::kOutOfMemory, .message = "no memory"};
+  const GroupFailure full = {.rank = 2, .code = ErrorCode::kOutOfMemory, .message = "no memory"};
 
   EXPECT_EQ(cause_of(0, kClosed, std::vector{left(1), told(2, full)}), full);
   EXPECT_EQ(cause_of(0, kClosed, std::vector{left(1)}).message, kClosed.message());
@@ -74,7 +75,7 @@ TEST(CauseOfAnError, IsNobodyWhoHasLeftInOrder) {
 
 TEST(CauseOfAnError, KeepsTheRemedyOfItsOwnRankAlone) {
   const Error late(ErrorCode::kPeerLost, "rank 3 did not come", "raise the timeout");
-  const Farewell of_rank_2 = {.rank = 2, .message = "rank 4 has ended"};
+  const GroupFailure of_rank_2 = {.rank = 2, .message = "rank 4 has ended"};
 
   EXPECT_EQ(error_for(0, late, cause_of(0, late, {})).remedy(), "raise the timeout");
   EXPECT_NE(error_for(0, late, of_rank_2).remedy(), "raise the timeout");
@@ -99,7 +100,7 @@ TEST(WaitForAnyRank, IsInVainWhenOneIsLostOrAllHaveLeft) {
 TEST(CauseOfAnError, IsTheErrorItselfWhereNobodyIsLost) {
   const Error own(ErrorCode::kShapeMismatch, "8 bytes", "bring 4");
 
-  const Farewell cause = cause_of(0, own, std::vector{silent(3)});
+  const GroupFailure cause = cause_of(0, own, std::vector{silent(3)});
 
   EXPECT_EQ(error_for(0, own, cause).message(), "8 bytes");
   EXPECT_EQ(error_for(0, own, cause).remedy(), "bring 4");
@@ -107,7 +108,7 @@ TEST(CauseOfAnError, IsTheErrorItselfWhereNobodyIsLost) {
 }
 
 // Rank 1 says why it goes, more than fits; rank 2 goes without a word; rank 3 goes in order.
-TEST(Farewells, AreHeardByAllWhoStayAndTheirAbsenceIsSeen) {
+TEST(PeerWatch, AreHeardByAllWhoStayAndTheirAbsenceIsSeen) {
   constexpr int kFirstTag = 7;
   ignore_sigpipe_unless_handled();
   auto store = c10::make_intrusive<c10d::HashStore>();
@@ -118,29 +119,29 @@ TEST(Farewells, AreHeardByAllWhoStayAndTheirAbsenceIsSeen) {
     ranks.emplace_back([&, rank] {
       const auto gloo =
           connect_gloo(store, {.rank = rank, .world_size = 4, .is_one_machine = true});
-      Nudger nudger;
-      Farewells farewells(*gloo, nudger, kFirstTag);
-      EXPECT_THAT(farewells.look(), SizeIs(0));
+      WaitInterrupter wait_interrupter;
+      PeerWatch peer_watch(*gloo, wait_interrupter, kFirstTag);
+      EXPECT_THAT(peer_watch.look(), SizeIs(0));
       all_are_there.arrive_and_wait();
       if (rank == 1)
-        farewells.say({.rank = 2, .message = "no\x1b memory " + std::string(600, '.')});
-      if (rank == 3) farewells.say_left();
+        peer_watch.say({.rank = 2, .message = "no\x1b memory " + std::string(600, '.')});
+      if (rank == 3) peer_watch.say_left();
       while (rank == 0 && ends.size() < 3) {
-        ends = farewells.look();
+        ends = peer_watch.look();
         std::this_thread::yield();
       }
     });
   }
   ranks.clear();
   ASSERT_THAT(ends, SizeIs(3));
-  ASSERT_TRUE(ends[0].farewell);
-  EXPECT_EQ(ends[0].farewell->rank, 2);
-  EXPECT_THAT(ends[0].farewell->message, testing::StartsWith("no? memory .."));
+  ASSERT_TRUE(ends[0].failure);
+  EXPECT_EQ(ends[0].failure->rank, 2);
+  EXPECT_THAT(ends[0].failure->message, testing::StartsWith("no? memory .."));
   EXPECT_EQ(ends[1].rank, 2);
-  EXPECT_FALSE(ends[1].farewell || ends[1].has_left);
+  EXPECT_FALSE(ends[1].failure || ends[1].has_left);
   EXPECT_EQ(ends[2].rank, 3);
-  EXPECT_TRUE(ends[2].has_left && !ends[2].farewell);
+  EXPECT_TRUE(ends[2].has_left && !ends[2].failure);
 }
 
 }  // namespace
-}  // namespace accel::farewells_test
+}  // namespace accel::peer_watch_test
