@@ -73,6 +73,7 @@ LEVELS = {
                  "cluster/entry"],
     "libaccel": ["include",
                  "launch tensors",
+                 "exported",
                  "interception",
                  "engine/shm/numbers",
                  "engine/shm/memory",

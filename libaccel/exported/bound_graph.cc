@@ -1,0 +1,195 @@
+// A forward: the module's tensors and the caller's go into a frame, the program runs over it, and what the graph returns comes
+// out of it. Tensors that the graph returns as new values of buffers are copied into them at the end, as Python does.
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <accel/error.h>
+
+#include "libaccel/exported/constants.h"
+#include "libaccel/exported/graph_reader.h"
+#include "libaccel/exported/loaded_model.h"
+#include "runtime/printable.h"
+#include "runtime/text/joined.h"
+
+namespace accel::exported {
+namespace {
+
+at::Tensor output_tensor(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor();
+  if (value.isNone()) return {};
+  if (value.isInt() || value.isDouble() || value.isBool())
+    return at::scalar_tensor(value.toScalar(),
+                             value.isInt()      ? at::kLong
+                             : value.isDouble() ? at::kDouble
+                                                : at::kBool);
+  throw Error(ErrorCode::kUnsupported,
+              "the exported model returns a " + value.tagKind(),
+              "return tensors, in tuples or dicts of any depth");
+}
+
+}  // namespace
+
+BoundGraph::BoundGraph(ExportedGraph graph, std::string source)
+    : graph_(std::move(graph)), program_(graph_.graph, std::move(source)) {
+  std::vector<InputCheck::Input> checked;
+  for (const InputSpec& input : graph_.inputs) {
+    if (input.kind != InputSpec::Kind::kUser) continue;
+    user_values_.push_back(input.id);
+    const auto shape = graph_.graph.input_shapes.find(input.id);
+    checked.push_back(
+        {input.target, shape == graph_.graph.input_shapes.end() ? nullptr : &shape->second});
+  }
+  check_.emplace(checked, graph_.ranges);
+}
+
+void BoundGraph::bind(const std::map<std::string, TensorPlace>& places,
+                      const TensorsByName& constants) {
+  for (const InputSpec& input : graph_.inputs) {
+    TensorInput tensor{.value = input.id};
+    if (input.kind == InputSpec::Kind::kParameter || input.kind == InputSpec::Kind::kBuffer) {
+      const auto found = places.find(input.target);
+      if (found == places.end())
+        throw damaged_export("its graph takes " + printable(input.target) +
+                             ", which has no values");
+      tensor.place = found->second;
+      places_.insert(*found);
+    } else if (input.kind == InputSpec::Kind::kConstant) {
+      const auto found = constants.find(input.target);
+      if (found == constants.end())
+        throw damaged_export("its constant " + printable(input.target) + " has no value");
+      tensor.constant = found->second;
+    } else {
+      continue;
+    }
+    if (program_.is_used(input.id)) tensors_.push_back(std::move(tensor));
+  }
+}
+
+void BoundGraph::move_constants(const at::TensorOptions& options, bool non_blocking) {
+  for (TensorInput& tensor : tensors_) {
+    if (tensor.place) continue;
+    const at::TensorOptions now = tensor.constant.options();
+    const bool converts = options.has_dtype() && tensor.constant.is_floating_point();
+    tensor.constant =
+        tensor.constant.to(now.device(options.has_device() ? options.device() : now.device())
+                               .dtype(converts ? c10::typeMetaToScalarType(options.dtype())
+                                               : tensor.constant.scalar_type()),
+                           non_blocking);
+  }
+}
+
+std::vector<std::string> BoundGraph::input_names() const {
+  std::vector<std::string> names;
+  for (const InputSpec& input : graph_.inputs)
+    if (input.kind == InputSpec::Kind::kUser) names.push_back(input.target);
+  return names;
+}
+
+std::vector<std::string> BoundGraph::output_names() const {
+  std::vector<std::string> names;
+  for (const OutputSpec& output : graph_.outputs)
+    if (output.kind == OutputSpec::Kind::kUser) names.push_back(output.target);
+  return names;
+}
+
+std::vector<c10::IValue> BoundGraph::in_order(const ExportedInputs& inputs) const {
+  const std::vector<std::string> names = input_names();
+  std::vector<c10::IValue> values(names.size());
+  for (const auto& [name, value] : inputs.values) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found != names.end()) {
+      values[static_cast<std::size_t>(found - names.begin())] = value;
+      continue;
+    }
+    const bool is_fixed =
+        std::any_of(graph_.inputs.begin(), graph_.inputs.end(), [&name = name](const auto& input) {
+          return input.kind == InputSpec::Kind::kFixed && input.target == name;
+        });
+    const bool is_none = value.isNone() || (value.isTensor() && !value.toTensor().defined());
+    if (is_fixed && is_none) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "the exported model has no input '" + printable(name) + "'" +
+                    (is_fixed ? ": it was exported with a constant in its place" : "") +
+                    "; it takes " + printable(joined(names, ", ")),
+                is_fixed ? "export the model with a tensor for it" : "name one of its inputs");
+  }
+  return values;
+}
+
+void BoundGraph::load_tensors(Frame& frame) const {
+  for (const TensorInput& tensor : tensors_)
+    frame[tensor.value] = tensor.place ? tensor.place->tensor() : tensor.constant;
+}
+
+c10::IValue BoundGraph::output_value(std::size_t output, const Frame& frame) const {
+  const Argument& argument = graph_.graph.outputs[output];
+  if (const auto* value = std::get_if<ValueArgument>(&argument)) return frame[value->id];
+  return constant_of(argument).value_or(c10::IValue());
+}
+
+void BoundGraph::write_back(const Frame& frame, const std::vector<c10::IValue>& inputs) const {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const OutputSpec& output = graph_.outputs[i];
+    if (output.kind == OutputSpec::Kind::kUser) continue;
+    const at::Tensor value = output_value(i, frame).toTensor();
+    if (output.kind != OutputSpec::Kind::kInputMutation) {
+      places_.at(output.target).tensor().copy_(value);
+      continue;
+    }
+    const std::vector<std::string> names = input_names();
+    const auto found = std::find(names.begin(), names.end(), output.target);
+    if (found == names.end()) continue;
+    inputs[static_cast<std::size_t>(found - names.begin())].toTensor().copy_(value);
+  }
+}
+
+ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
+  if (inputs.size() != user_values_.size())
+    throw Error(ErrorCode::kInvalidArgument,
+                "the exported model takes " + std::to_string(user_values_.size()) + " inputs (" +
+                    printable(joined(input_names(), ", ")) + "), got " +
+                    std::to_string(inputs.size()),
+                "give all of them, or name them with ExportedInputs");
+  check_->check(inputs);
+  Frame frame(program_.num_values());
+  load_tensors(frame);
+  const bool mutates =
+      std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [](const OutputSpec& output) {
+        return output.kind == OutputSpec::Kind::kInputMutation;
+      });
+  const std::vector<c10::IValue> kept = mutates ? inputs : std::vector<c10::IValue>();
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (program_.is_used(user_values_[i])) frame[user_values_[i]] = std::move(inputs[i]);
+  inputs.clear();
+  program_.run(frame, 0, program_.num_nodes());
+  write_back(frame, kept);
+  ExportedOutputs outputs;
+  for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
+    if (graph_.outputs[i].kind != OutputSpec::Kind::kUser) continue;
+    outputs.names.push_back(graph_.outputs[i].target);
+    outputs.tensors.push_back(output_tensor(output_value(i, frame)));
+  }
+  return outputs;
+}
+
+std::vector<c10::IValue> BoundGraph::run_range(std::size_t begin,
+                                               std::size_t end,
+                                               const std::vector<std::size_t>& ids,
+                                               std::vector<c10::IValue> values,
+                                               const std::vector<std::size_t>& results) const {
+  Frame frame(program_.num_values());
+  load_tensors(frame);
+  for (std::size_t i = 0; i < ids.size(); ++i) frame[ids[i]] = std::move(values[i]);
+  program_.run(frame, begin, end);
+  std::vector<c10::IValue> out;
+  out.reserve(results.size());
+  for (const std::size_t id : results) out.push_back(std::move(frame[id]));
+  return out;
+}
+
+}  // namespace accel::exported

@@ -1,0 +1,140 @@
+#include "libaccel/exported/loaded_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <accel/error.h>
+
+#include "libaccel/exported/graph_reader.h"
+#include "runtime/printable.h"
+#include "runtime/text/joined.h"
+
+namespace accel::exported {
+namespace {
+
+constexpr const char* kEvaluation = "eval";
+
+// The graph for training: the only one, or the one of that name.
+std::string training_model(const Archive& archive, const std::string& wanted) {
+  const std::vector<std::string>& models = archive.models();
+  if (std::find(models.begin(), models.end(), wanted) != models.end()) return wanted;
+  if (models.size() == 1) return models.front();
+  throw Error(ErrorCode::kInvalidArgument,
+              printable(archive.path()) + " has no model '" + printable(wanted) + "'; it has " +
+                  printable(joined(models, ", ")),
+              "name one of them in ExportedModelOptions::model");
+}
+
+// Operators of graphs that torch decomposed for inference: they have no derivative.
+void check_trainable(const ExportedGraph& graph) {
+  for (const Node& node : graph.graph.nodes) {
+    if (node.target.find("_no_training") == std::string::npos &&
+        node.target.find("_norm_legit_functional") == std::string::npos)
+      continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        "the node " + printable(node.name) + " of the exported model is " + printable(node.target) +
+            ": the graph was decomposed for inference",
+        "export with torch.export.export(model.train(), ...), and leave run_decompositions() "
+        "and export_for_inference() out");
+  }
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const std::filesystem::path& path, const ExportedModelOptions& options)
+    : path_(path) {
+  try {
+    const Archive archive(path);
+    const std::string model = training_model(archive, options.model);
+    training_ = std::make_unique<BoundGraph>(read_graph(archive.graph_text(model)), source());
+    check_trainable(training_->source());
+    const auto& models = archive.models();
+    if (model != kEvaluation &&
+        std::find(models.begin(), models.end(), kEvaluation) != models.end())
+      evaluation_ =
+          std::make_unique<BoundGraph>(read_graph(archive.graph_text(kEvaluation)), source());
+    load_tensors(archive, options);
+  } catch (Error& error) {
+    throw std::move(error).while_doing("loading the exported model " + printable(path.string()));
+  }
+}
+
+void LoadedModel::load_tensors(const Archive& archive, const ExportedModelOptions& options) {
+  const std::string model = training_model(archive, options.model);
+  std::vector<Payload> payloads = archive.weights(model);
+  std::vector<Payload> others = archive.constants(model);
+  if (evaluation_) {
+    for (Payload& payload : archive.constants(kEvaluation)) others.push_back(std::move(payload));
+  }
+  for (const Payload& payload : payloads) {
+    requires_grad_[payload.name] = payload.requires_grad;
+    if (payload.is_parameter && payload.device_type == "cuda") home_ = c10::DeviceType::CUDA;
+  }
+  tensors_ =
+      options.weights.empty() ? read_tensors(payloads) : read_tensors(payloads, options.weights);
+  tensors_.merge(read_tensors(others));
+}
+
+std::string LoadedModel::class_name() const {
+  const ClassNames classes = class_names(training_->source().graph);
+  const auto root = classes.find("");
+  return root == classes.end() ? "ExportedModel" : root->second;
+}
+
+void LoadedModel::attach(torch::nn::Module& root) {
+  std::vector<std::string> names;
+  for (const InputSpec& input : training_->source().inputs)
+    if (input.kind == InputSpec::Kind::kParameter || input.kind == InputSpec::Kind::kBuffer)
+      names.push_back(input.target);
+  ModuleTree tree(root, class_names(training_->source().graph));
+  tree.expect(names);
+  std::map<std::string, TensorPlace> places;
+  for (const InputSpec& input : training_->source().inputs) {
+    const auto tensor = tensors_.find(input.target);
+    const bool is_parameter = input.kind == InputSpec::Kind::kParameter;
+    if (!is_parameter && input.kind != InputSpec::Kind::kBuffer) continue;
+    if (tensor == tensors_.end())
+      throw damaged_export("its graph takes " + printable(input.target) + ", which has no values");
+    places[input.target] = is_parameter ? tree.add_parameter(input.target,
+                                                             tensor->second,
+                                                             requires_grad_[input.target] &&
+                                                                 tensor->second.is_floating_point())
+                                        : tree.add_buffer(input.target, tensor->second);
+  }
+  training_->bind(places, tensors_);
+  if (evaluation_) evaluation_->bind(places, tensors_);
+  tensors_.clear();
+  move_to(at::Device(at::kCPU), std::nullopt, false);
+}
+
+bool LoadedModel::starts_in_training() const {
+  return evaluation_ != nullptr || !training_->program().is_fixed_evaluation();
+}
+
+void LoadedModel::set_training(bool on) {
+  if (evaluation_) return;
+  Program& program = training_->program();
+  if (on && program.is_fixed_evaluation())
+    throw Error(ErrorCode::kUnsupported,
+                printable(source()) +
+                    " was exported in evaluation mode: its dropout and batch norm "
+                    "cannot be switched on",
+                "export model.train(), or both graphs: docs/exported-models.md");
+  program.set_training(on);
+}
+
+void LoadedModel::move_to(std::optional<at::Device> device,
+                          std::optional<at::ScalarType> dtype,
+                          bool non_blocking) {
+  at::TensorOptions options;
+  if (device) options = options.device(*device);
+  if (dtype) options = options.dtype(*dtype);
+  for (const auto& graph : {training_.get(), evaluation_.get()}) {
+    if (graph == nullptr) continue;
+    graph->move_constants(options, non_blocking);
+    if (device) graph->program().set_device(home_, *device);
+  }
+}
+
+}  // namespace accel::exported

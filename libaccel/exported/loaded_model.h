@@ -1,0 +1,101 @@
+// LoadedModel: an exported model between its file and its module: graphs, tensors and where they are.
+//
+// Threads:  run() may be called by many at once; all else alone.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
+
+#include <accel/exported_model.h>
+
+#include "libaccel/exported/graph.h"
+#include "libaccel/exported/input_check.h"
+#include "libaccel/exported/module_tree.h"
+#include "libaccel/exported/program.h"
+#include "libaccel/exported/stored_tensors.h"
+
+namespace accel::exported {
+
+// One graph of the file, bound to the model's tensors.
+class BoundGraph {
+ public:
+  BoundGraph(ExportedGraph graph, std::string source);
+
+  // Where its parameters, buffers and constants are. Throws kCheckpointIncomplete naming one that is nowhere.
+  void bind(const std::map<std::string, TensorPlace>& places, const TensorsByName& constants);
+  // Constants are no part of the module: they follow it when it moves.
+  void move_constants(const at::TensorOptions& options, bool non_blocking);
+
+  [[nodiscard]] const ExportedGraph& source() const noexcept { return graph_; }
+  [[nodiscard]] const Program& program() const noexcept { return program_; }
+  [[nodiscard]] Program& program() noexcept { return program_; }
+  [[nodiscard]] std::vector<std::string> input_names() const;
+  [[nodiscard]] std::vector<std::string> output_names() const;
+  // The values of inputs that the caller gives.
+  [[nodiscard]] const std::vector<ValueId>& user_values() const noexcept { return user_values_; }
+
+  // By name to by order. Throws kInvalidArgument.
+  [[nodiscard]] std::vector<c10::IValue> in_order(const ExportedInputs& inputs) const;
+  [[nodiscard]] ExportedOutputs run(std::vector<c10::IValue> inputs) const;
+  [[nodiscard]] std::vector<c10::IValue> run_range(std::size_t begin,
+                                                   std::size_t end,
+                                                   const std::vector<std::size_t>& ids,
+                                                   std::vector<c10::IValue> values,
+                                                   const std::vector<std::size_t>& results) const;
+
+ private:
+  struct TensorInput {
+    ValueId value = kNoValue;
+    std::optional<TensorPlace> place;
+    at::Tensor constant;
+  };
+  void load_tensors(Frame& frame) const;
+  void write_back(const Frame& frame, const std::vector<c10::IValue>& inputs) const;
+  [[nodiscard]] c10::IValue output_value(std::size_t output, const Frame& frame) const;
+
+  ExportedGraph graph_;
+  Program program_;
+  std::vector<ValueId> user_values_;
+  std::optional<InputCheck> check_;
+  std::vector<TensorInput> tensors_;
+  std::map<std::string, TensorPlace> places_;  // by name, of what outputs write
+};
+
+class LoadedModel {
+ public:
+  LoadedModel(const std::filesystem::path& path, const ExportedModelOptions& options);
+
+  [[nodiscard]] std::string class_name() const;
+  // Registers submodules, parameters and buffers. Called once.
+  void attach(torch::nn::Module& root);
+
+  [[nodiscard]] const BoundGraph& graph(bool is_training) const {
+    return !is_training && evaluation_ ? *evaluation_ : *training_;
+  }
+  // Whether the module is in training when it is loaded.
+  [[nodiscard]] bool starts_in_training() const;
+  // Throws kUnsupported.
+  void set_training(bool on);
+  void move_to(std::optional<at::Device> device,
+               std::optional<at::ScalarType> dtype,
+               bool non_blocking);
+
+ private:
+  [[nodiscard]] std::string source() const { return path_.filename().string(); }
+  void load_tensors(const Archive& archive, const ExportedModelOptions& options);
+
+  std::filesystem::path path_;
+  std::unique_ptr<BoundGraph> training_;
+  std::unique_ptr<BoundGraph> evaluation_;
+  TensorsByName tensors_;  // until attach()
+  std::map<std::string, bool> requires_grad_;
+  c10::DeviceType home_ = c10::DeviceType::CPU;  // where the model was when it was exported
+};
+
+}  // namespace accel::exported
