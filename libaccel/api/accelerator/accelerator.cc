@@ -98,7 +98,8 @@ Autocast Accelerator::autocast() const {
 
 Autocast Accelerator::autocast(const AutocastKwargs& options) const {
   impl_->training.note_autocast();
-  return Autocast(impl_->preparation.autocast_options(options));
+  const detail::Preparation& prepared = impl_->preparation;
+  return Autocast(autocast_options(prepared.recipe, options, prepared.state.device().type()));
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <accel/precision.h>
-
 #include "libaccel/engine/gradients/model_sync.h"
+#include "libaccel/engine/precision/precision_recipe.h"
 
 namespace torch::nn {
 class Module;
@@ -19,18 +17,18 @@ namespace accel::detail {
 
 class ModelRuntime {
  public:
-  // sync: nullptr when there is nobody to synchronise with. autocast: nullopt in fp32.
+  // sync: nullptr when there is nobody to synchronise with. recipe: what it says of shards counts for models that are divided alone.
   ModelRuntime(std::shared_ptr<torch::nn::Module> module,
                std::shared_ptr<ModelSync> sync,
-               std::optional<AutocastOptions> autocast);
+               const PrecisionRecipe& recipe,
+               c10::DeviceType device);
 
   [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const noexcept {
     return module_;
   }
   [[nodiscard]] const std::shared_ptr<ModelSync>& sync() const noexcept { return sync_; }
-  [[nodiscard]] const std::optional<AutocastOptions>& autocast() const noexcept {
-    return autocast_;
-  }
+  [[nodiscard]] const PrecisionRecipe& recipe() const noexcept { return recipe_; }
+  [[nodiscard]] c10::DeviceType device() const noexcept { return device_; }
   // Whether a forward with gradients has come this way, and not only to the module itself.
   [[nodiscard]] bool has_run() const noexcept { return has_run_; }
   void note_run() noexcept { has_run_ = true; }
@@ -38,7 +36,8 @@ class ModelRuntime {
  private:
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<ModelSync> sync_;
-  std::optional<AutocastOptions> autocast_;
+  PrecisionRecipe recipe_;
+  c10::DeviceType device_;
   bool has_run_ = false;
 };
 

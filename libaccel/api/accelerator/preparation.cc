@@ -12,6 +12,7 @@
 #include "libaccel/engine/gradients/ddp_reducer.h"
 #include "libaccel/engine/homes/empty_ranks.h"
 #include "libaccel/engine/homes/page_budget.h"
+#include "libaccel/engine/precision/slow_bf16.h"
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/freed_memory.h"
 #include "libaccel/engine/process/process_group.h"
@@ -41,6 +42,27 @@ std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& op
   return sharding::resolve(options.fsdp_plugin.value_or(FullyShardedDataParallelPlugin{}), env);
 }
 
+// What the program asks for, else what the state has that is there already.
+PrecisionType mixed_precision_of(const AcceleratorOptions& options) {
+  if (!options.mixed_precision && AcceleratorState::initialized())
+    return AcceleratorState().mixed_precision();
+  return asked_precision(options.mixed_precision, process_env());
+}
+
+PrecisionSettings precision_settings(const AcceleratorOptions& options,
+                                     const std::optional<sharding::FsdpSettings>& fsdp,
+                                     DeepSpeedPrecision deepspeed) {
+  PrecisionSettings settings;
+  settings.mixed_precision = mixed_precision_of(options);
+  settings.deepspeed = std::move(deepspeed);
+  settings.autocast = options.autocast;
+  settings.grad_scaler = options.grad_scaler;
+  if (options.fsdp_plugin) settings.policy = options.fsdp_plugin->mixed_precision_policy;
+  settings.fsdp_version = fsdp ? fsdp->version : 1;
+  settings.divides_models = fsdp && fsdp->strategy != ShardingStrategy::kNoShard;
+  return settings;
+}
+
 // Read whatever becomes of it: a mistake shows on one node, too. Requires: every rank calls it.
 bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group) {
   bool has_budget = false;
@@ -63,7 +85,8 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 Preparation::Preparation(DeepSpeedOptions read)
     : options(std::move(read.options)),
       fsdp(fsdp_settings(options)),
-      state({.mixed_precision = options.mixed_precision,
+      recipe(make_recipe(precision_settings(options, fsdp, std::move(read.precision)))),
+      state({.mixed_precision = recipe.mixed_precision,
              .cpu = options.cpu,
              .use_fsdp = fsdp.has_value(),
              .use_deepspeed = wants_deepspeed(options, process_env()),
@@ -75,22 +98,14 @@ Preparation::Preparation(DeepSpeedOptions read)
   if (fsdp) {
     for (const std::string& notice : fsdp->notices) logger.info(notice);
   }
-  if (state.mixed_precision() == PrecisionType::kFp16 && options.grad_scaler.enabled) {
-    scaler = std::make_shared<GradScaler>(options.grad_scaler, state.device());
-  }
+  if (const auto notice = slow_bf16_notice(recipe, state.device().type(), read_cpu_features()))
+    logger.warning_once(*notice);
+  if (recipe.scaler) scaler = std::make_shared<GradScaler>(*recipe.scaler, state.device());
 }
 
 // Loaders may outlive this object.
 Preparation::~Preparation() {
   for (const auto& loader : data_loaders) loader->set_on_boundary({});
-}
-
-AutocastOptions Preparation::autocast_options(const AutocastKwargs& asked) const {
-  const PrecisionType precision = state.mixed_precision();
-  return {.device_type = state.device().type(),
-          .dtype = precision == PrecisionType::kFp16 ? at::kHalf : at::kBFloat16,
-          .enabled = asked.enabled && precision != PrecisionType::kNo,
-          .cache_enabled = asked.cache_enabled};
 }
 
 ShardOptions Preparation::shard_options() const {
@@ -127,15 +142,13 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
     if (known->module() == module) return known;
   }
   if (options.device_placement && !sharding::is_empty(*module)) module->to(state.device());
-  std::optional<AutocastOptions> autocast;
-  if (state.mixed_precision() != PrecisionType::kNo) autocast = autocast_options(options.autocast);
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = state.process_group();
   const bool has_others = group != nullptr && group->size() > 1;
-  if (has_others) sharding::verify_same_settings(fsdp, *group);
+  if (has_others) sharding::verify_same_settings(fsdp, recipe, *group);
   sharding::refuse_empty_models(*module, group.get(), fsdp);
   // On one process too: its checkpoints are those of several.
-  if (sharding::widens(fsdp, state.mixed_precision())) sharding::widen_parameters(*module);
+  if (recipe.widens_parameters) sharding::widen_parameters(*module);
   const bool has_budget = fsdp && has_page_budget(*fsdp, group.get());
   const bool is_trained = has_trainable_parameters(*module);
   if (has_others && is_trained) {
@@ -145,14 +158,15 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   }
   warn_of_options_without_effect(sync.get(), has_budget);
   if (is_trained) keep_freed_memory();
-  models.push_back(std::make_shared<ModelRuntime>(std::move(module), std::move(sync), autocast));
+  models.push_back(std::make_shared<ModelRuntime>(
+      std::move(module), std::move(sync), recipe, state.device().type()));
   return models.back();
 }
 
 void Preparation::warn_of_options_without_effect(const ModelSync* sync,
                                                  bool has_page_budget) const {
   const bool is_divided = sync != nullptr && sync->is_divided();
-  if (fsdp && fsdp->has_precision() && !is_divided) {
+  if (recipe.is_of_shards() && !is_divided) {
     logger.warning_once(
         "mixed_precision_policy changes nothing where a model is not divided: with one process, or "
         "NO_SHARD");
@@ -176,9 +190,10 @@ std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& modul
     return std::make_shared<DdpReducer>(module, mesh_->group(MeshAxis::kData), options.ddp);
   if (fsdp->keeps_whole_gradients) {
     sharded_models_.push_back(
-        std::make_shared<sharding::WholeGradientModel>(module, mesh_, *fsdp, options.ddp));
+        std::make_shared<sharding::WholeGradientModel>(module, mesh_, *fsdp, recipe, options.ddp));
   } else {
-    sharded_models_.push_back(std::make_shared<sharding::ShardedModel>(module, mesh_, *fsdp));
+    sharded_models_.push_back(
+        std::make_shared<sharding::ShardedModel>(module, mesh_, *fsdp, recipe));
   }
   return sharded_models_.back();
 }

@@ -21,6 +21,7 @@
 
 #include "libaccel/api/accelerator/model_runtime.h"
 #include "libaccel/engine/optim/step_gate.h"
+#include "libaccel/engine/precision/precision_recipe.h"
 #include "libaccel/engine/process/mesh.h"
 #include "libaccel/engine/settings/deepspeed_options.h"
 #include "libaccel/engine/settings/fsdp_settings.h"
@@ -53,7 +54,6 @@ class Preparation {
   // Forgets all of them.
   void clear();
 
-  [[nodiscard]] AutocastOptions autocast_options(const AutocastKwargs& asked) const;
   [[nodiscard]] ShardOptions shard_options() const;
   // Throws as Accelerator::set_state_dict_type().
   void set_state_dict_type(StateDictType type);
@@ -69,6 +69,7 @@ class Preparation {
 
   AcceleratorOptions options;
   std::optional<sharding::FsdpSettings> fsdp;
+  PrecisionRecipe recipe;
   AcceleratorState state;
   Logger logger = get_logger("accel.accelerator");
   std::shared_ptr<GradScaler> scaler;  // nullptr unless fp16

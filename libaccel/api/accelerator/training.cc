@@ -81,7 +81,7 @@ void refuse_averages_with_graph(const Models& models) {
 std::deque<GradientHooks> refuse_without_autocast(const Models& models) {
   std::deque<GradientHooks> hooks;
   for (const auto& model : models) {
-    if (model->has_run() || !model->autocast() || !model->autocast()->enabled) continue;
+    if (model->has_run() || !model->recipe().casts_by_autocast()) continue;
     const std::vector<NamedParameter> parameters = trainable_parameters(*model->module());
     hooks.emplace_back(parameters, [parameters](std::size_t index, const at::Tensor&) {
       throw Error(ErrorCode::kInvalidArgument,

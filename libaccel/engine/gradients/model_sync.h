@@ -43,9 +43,7 @@ class ModelSync {
   virtual void before_forward() = 0;
   // Whether after_forward() needs the tensors that the forward returned.
   [[nodiscard]] virtual bool wants_outputs() const noexcept = 0;
-  // What the forward gets in place of an argument; undefined: the argument itself.
-  [[nodiscard]] virtual at::Tensor input(const at::Tensor&) const { return {}; }
-  // May replace outputs by tensors of the same value, up to rounding.
+  // May replace outputs by tensors of the same value.
   virtual void after_forward(std::vector<at::Tensor>& outputs) = 0;
   // Accelerator::backward() begins: after_backward() or abandon_backward() follows. Without it a backward is the program's own.
   virtual void begin_backward() noexcept {}

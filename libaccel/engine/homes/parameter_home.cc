@@ -47,7 +47,8 @@ Result<UniqueFd> make_parameter_memory(std::int64_t bytes) {
 std::unique_ptr<ParameterHome> make_home(const std::vector<Unit>& units,
                                          std::vector<std::vector<pager::GuardLabel>> labels,
                                          const std::shared_ptr<ProcessGroup>& group,
-                                         const FsdpSettings& settings) {
+                                         const FsdpSettings& settings,
+                                         Masters masters) {
   auto shared = make_shared_home(units, std::move(labels), group);
   if (shared) return *std::move(shared);
   if (settings.strategy == ShardingStrategy::kFullShard) {
@@ -61,8 +62,7 @@ std::unique_ptr<ParameterHome> make_home(const std::vector<Unit>& units,
                     " needs ranks that share memory: " + shared.error().message(),
                 "use SHARD_GRAD_OP: every rank keeps the parameters whole");
   }
-  return make_private_home(
-      units, group, settings.precision.param_dtype ? Masters::kBeside : Masters::kNone);
+  return make_private_home(units, group, masters);
 }
 
 }  // namespace accel::sharding

@@ -115,6 +115,7 @@ void place_parameters(const Unit& unit,
     const std::vector<Unit>& units,
     std::vector<std::vector<pager::GuardLabel>> labels,
     const std::shared_ptr<ProcessGroup>& group,
-    const FsdpSettings& settings);
+    const FsdpSettings& settings,
+    Masters masters);
 
 }  // namespace accel::sharding

@@ -26,6 +26,7 @@
 #include <accel/logging.h>
 #include <accel/state.h>
 
+#include "libaccel/engine/precision/precision_recipe.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/process/supervisor_link.h"
 #include "libaccel/engine/process/unused_gpus.h"
@@ -317,18 +318,7 @@ AcceleratorState::AcceleratorState(const AcceleratorStateOptions& options)
                 "ask for it in the first AcceleratorState or Accelerator");
   }
   if (current) return;
-  const auto from_env = process_env()("ACCELERATE_MIXED_PRECISION");
-  PrecisionType precision = PrecisionType::kNo;
-  if (options.mixed_precision) {
-    precision = *options.mixed_precision;
-  } else if (from_env && !from_env->empty()) {
-    precision = or_throw(to_result([&] { return parse<PrecisionType>(*from_env); }));
-  }
-  if (precision == PrecisionType::kFp8) {
-    throw Error(
-        ErrorCode::kUnsupported, "mixed precision fp8 is not part of this build", "use bf16");
-  }
-  current = precision;
+  current = asked_precision(options.mixed_precision, process_env());
 }
 
 bool AcceleratorState::initialized() noexcept {

@@ -231,25 +231,4 @@ DeepSpeedFile parse_deepspeed_file(std::string_view text, const std::string& pat
   return Reader(root, path).read();
 }
 
-PrecisionType precision_of(const DeepSpeedFile& file,
-                           PrecisionType asked,
-                           const std::string& path) {
-  const std::pair<PrecisionType, std::optional<bool>> rows[] = {
-      {PrecisionType::kFp16, file.is_fp16}, {PrecisionType::kBf16, file.is_bf16}};
-  PrecisionType precision = asked;
-  for (const auto& [type, is_on] : rows) {
-    const bool contradicts = is_on == true ? precision != type && precision != PrecisionType::kNo
-                                           : is_on == false && precision == type;
-    if (contradicts) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  path + ": " + std::string(to_string(type)) + ".enabled is " +
-                      (*is_on ? "true" : "false") + ", and mixed_precision is " +
-                      std::string(to_string(precision)),
-                  "set it to \"auto\" in the file, or give the mixed_precision of the file");
-    }
-    if (is_on == true) precision = type;
-  }
-  return precision;
-}
-
 }  // namespace accel::sharding

@@ -11,8 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include <accel/types.h>
-
 namespace accel::sharding {
 
 struct DeepSpeedFile {
@@ -23,19 +21,13 @@ struct DeepSpeedFile {
   std::optional<double> gradient_clipping;
   bool clips_automatically = false;                // gradient_clipping is "auto"
   std::optional<int> gradient_accumulation_steps;  // 1 when it is left out, as in the peer
-  // By fp16.enabled and bf16.enabled, where they are true or false.
-  std::optional<bool> is_fp16;
-  std::optional<bool> is_bf16;
+  std::optional<bool> is_fp16;                     // fp16.enabled
+  std::optional<bool> is_bf16;                     // bf16.enabled
   std::vector<std::string> notices;
 };
 
 // text: JSON. path: for messages. Throws kConfigSyntax, kConfigInvalidValue naming the key, kUnsupported naming a section that is
 // not there.
 [[nodiscard]] DeepSpeedFile parse_deepspeed_file(std::string_view text, const std::string& path);
-
-// The precision of a program that asks for `asked` (kNo: for none). Throws kInvalidArgument where the file says another one.
-[[nodiscard]] PrecisionType precision_of(const DeepSpeedFile& file,
-                                         PrecisionType asked,
-                                         const std::string& path);
 
 }  // namespace accel::sharding

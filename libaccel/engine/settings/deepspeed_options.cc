@@ -49,12 +49,6 @@ Source read_source(const std::string& path) {
   return {path, std::move(text)};
 }
 
-PrecisionType asked_precision(const AcceleratorOptions& options, const EnvLookup& env) {
-  if (options.mixed_precision) return *options.mixed_precision;
-  const auto text = sharding::text_of(env, "ACCELERATE_MIXED_PRECISION");
-  return text ? parse<PrecisionType>(*text) : PrecisionType::kNo;
-}
-
 std::optional<std::string> source_of(const AcceleratorOptions& options, const EnvLookup& env) {
   auto source = options.deepspeed_plugin ? options.deepspeed_plugin->hf_ds_config : std::nullopt;
   if (!source) source = sharding::text_of(env, "ACCELERATE_DEEPSPEED_CONFIG_FILE");
@@ -106,16 +100,14 @@ bool wants_deepspeed(const AcceleratorOptions& options, const EnvLookup& env) {
 }
 
 DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLookup& env) {
-  DeepSpeedOptions read{.options = std::move(options), .notices = {}};
+  DeepSpeedOptions read{.options = std::move(options), .precision = {}, .notices = {}};
   AcceleratorOptions& result = read.options;
   const auto given_source = source_of(result, env);
   if (!wants_deepspeed(result, env) || !given_source) return read;
   const Source source = read_source(*given_source);
   refuse_fields_of_two_files(source.name, env);
   const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(source.text, source.name);
-  const PrecisionType asked = asked_precision(result, env);
-  const PrecisionType precision = sharding::precision_of(file, asked, source.name);
-  if (precision != asked) result.mixed_precision = precision;
+  read.precision = {.file = source.name, .is_fp16 = file.is_fp16, .is_bf16 = file.is_bf16};
   if (file.gradient_accumulation_steps) set_accumulation(result, *file.gradient_accumulation_steps);
   DeepSpeedPlugin plugin = result.deepspeed_plugin.value_or(DeepSpeedPlugin{});
   if (file.zero_stage) plugin.zero_stage = file.zero_stage;

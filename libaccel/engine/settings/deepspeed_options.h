@@ -7,6 +7,8 @@
 #include <accel/accelerator_options.h>
 #include <accel/env_contract.h>
 
+#include "libaccel/engine/precision/precision_recipe.h"
+
 namespace accel {
 
 // A fsdp_plugin goes before the variable. Throws kEnvInvalid.
@@ -14,12 +16,13 @@ namespace accel {
 
 struct DeepSpeedOptions {
   AcceleratorOptions options;
+  DeepSpeedPrecision precision;  // of the file
   std::vector<std::string> notices;
 };
 
 // With ACCELERATE_USE_DEEPSPEED (or a deepspeed_plugin) and hf_ds_config or ACCELERATE_DEEPSPEED_CONFIG_FILE: what the file
 // says goes before the plugin, the options and their variables, as in the peer. Without: the options. Throws what
-// parse_deepspeed_file() and precision_of() throw; kConfigUnreadable.
+// parse_deepspeed_file() throws; kConfigUnreadable.
 [[nodiscard]] DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options,
                                                       const EnvLookup& env);
 

@@ -120,41 +120,6 @@ void set_wrap(FsdpSettings& settings,
   if (min_num_params == 0) settings.wrap = AutoWrapPolicy::kNoWrap;
 }
 
-MixedPrecisionPolicy policy_of(const std::string& text, int version) {
-  const std::pair<std::string_view, c10::ScalarType> names[] = {
-      {"bf16", c10::kBFloat16}, {"fp16", c10::kHalf}, {"fp32", c10::kFloat}};
-  for (const auto& [name, dtype] : names) {
-    if (name != text) continue;
-    MixedPrecisionPolicy policy{.param_dtype = dtype, .reduce_dtype = dtype};
-    (version == 1 ? policy.buffer_dtype : policy.output_dtype) = dtype;
-    return policy;
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              "mixed_precision_policy is '" + text + "', expected bf16, fp16 or fp32");
-}
-
-MixedPrecisionPolicy precision_of(const FullyShardedDataParallelPlugin& plugin,
-                                  const EnvLookup& env) {
-  if (!plugin.mixed_precision_policy) return {};
-  if (const auto* text = std::get_if<std::string>(&*plugin.mixed_precision_policy))
-    return policy_of(*text, version_of(plugin, env));
-  MixedPrecisionPolicy policy = std::get<MixedPrecisionPolicy>(*plugin.mixed_precision_policy);
-  if (!policy.reduce_dtype) policy.reduce_dtype = policy.param_dtype;
-  const std::pair<const char*, std::optional<c10::ScalarType>> fields[] = {
-      {"param_dtype", policy.param_dtype},
-      {"reduce_dtype", policy.reduce_dtype},
-      {"buffer_dtype", policy.buffer_dtype},
-      {"output_dtype", policy.output_dtype}};
-  for (const auto& [name, dtype] : fields) {
-    if (!dtype || *dtype == c10::kBFloat16 || *dtype == c10::kHalf || *dtype == c10::kFloat)
-      continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(name) + " of the mixed_precision_policy is " + c10::toString(*dtype) +
-                    ", expected BFloat16, Half or Float");
-  }
-  return policy;
-}
-
 void set_state_dict(FsdpSettings& settings,
                     const FullyShardedDataParallelPlugin& plugin,
                     const EnvLookup& env) {
@@ -304,7 +269,6 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   set_loading(settings, plugin, env);
   set_prefetch(settings, plugin, env);
   settings.shard_by_tensor = plugin.shard_by_tensor;
-  settings.precision = precision_of(plugin, env);
   settings.version = version_of(plugin, env);
   set_state_dict(settings, plugin, env);
   refuse_cpu_offload_and_recomputation(plugin, env);

@@ -34,13 +34,8 @@ struct FsdpSettings {
   bool sync_module_states = true;
   bool cpu_ram_efficient_loading = false;
   bool shard_by_tensor = false;
-  bool keeps_whole_gradients = false;  // ZeRO-1
-  PagingLimits paging;                 // of FULL_SHARD over several nodes
-  MixedPrecisionPolicy precision;      // reduce_dtype is set where param_dtype is
-  [[nodiscard]] bool has_precision() const noexcept {
-    return precision.param_dtype || precision.reduce_dtype || precision.buffer_dtype ||
-           precision.output_dtype;
-  }
+  bool keeps_whole_gradients = false;       // ZeRO-1
+  PagingLimits paging;                      // of FULL_SHARD over several nodes
   std::optional<double> gradient_clipping;  // what steps clip by; above 0
   int version = 1;
   StateDictType state_dict_type = StateDictType::kSharded;

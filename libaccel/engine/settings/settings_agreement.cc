@@ -30,7 +30,7 @@ std::string option_text(const StateDictConfig& config) {
 
 }  // namespace
 
-std::string describe(const std::optional<FsdpSettings>& settings) {
+std::string describe(const std::optional<FsdpSettings>& settings, const PrecisionRecipe& recipe) {
   if (!settings) return "fsdp_plugin unset\n";
   const FsdpSettings& own = *settings;
   std::ostringstream text;
@@ -45,11 +45,11 @@ std::string describe(const std::optional<FsdpSettings>& settings) {
        << "shard_by_tensor " << option_text(own.shard_by_tensor) << '\n'
        << "cpu_ram_efficient_loading " << option_text(own.cpu_ram_efficient_loading) << '\n'
        << "sync_module_states " << option_text(own.sync_module_states) << '\n'
-       << "param_dtype " << option_text(own.precision.param_dtype) << '\n'
-       << "reduce_dtype " << option_text(own.precision.reduce_dtype) << '\n'
-       << "buffer_dtype " << option_text(own.precision.buffer_dtype) << '\n'
-       << "output_dtype " << option_text(own.precision.output_dtype) << '\n'
-       << "cast_forward_inputs " << option_text(own.precision.cast_forward_inputs) << '\n'
+       << "param_dtype " << option_text(recipe.parameter) << '\n'
+       << "reduce_dtype " << option_text(recipe.reduce) << '\n'
+       << "buffer_dtype " << option_text(recipe.buffer) << '\n'
+       << "output_dtype " << option_text(recipe.output) << '\n'
+       << "cast_forward_inputs " << option_text(recipe.input.has_value()) << '\n'
        << "state_dict_type " << to_string(own.state_dict_type) << '\n'
        << "state_dict_config " << option_text(own.state_dict) << '\n'
        << "optim_state_dict_config " << option_text(own.optim_state_dict) << '\n';
@@ -69,8 +69,10 @@ std::optional<std::string> first_differing_option(const std::string& reference,
          std::to_string(expected.size());
 }
 
-void verify_same_settings(const std::optional<FsdpSettings>& settings, ProcessGroup& group) {
-  const auto other = first_deviation(describe(settings),
+void verify_same_settings(const std::optional<FsdpSettings>& settings,
+                          const PrecisionRecipe& recipe,
+                          ProcessGroup& group) {
+  const auto other = first_deviation(describe(settings, recipe),
                                      first_differing_option,
                                      group,
                                      "comparing the sharding options of the ranks");

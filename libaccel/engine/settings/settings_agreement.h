@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "libaccel/engine/precision/precision_recipe.h"
 #include "libaccel/engine/settings/fsdp_settings.h"
 
 namespace accel {
@@ -15,7 +16,8 @@ class ProcessGroup;
 namespace accel::sharding {
 
 // A line for each option of the plugin, "sharding_strategy FULL_SHARD"; "fsdp_plugin unset" alone without one. Pure.
-[[nodiscard]] std::string describe(const std::optional<FsdpSettings>& settings);
+[[nodiscard]] std::string describe(const std::optional<FsdpSettings>& settings,
+                                   const PrecisionRecipe& recipe);
 
 // How the first line of `other` that differs from rank 0's `reference` differs, as the end of a sentence
 // ("has sharding_strategy NO_SHARD where ..."); nullopt when they are equal. Pure.
@@ -24,6 +26,8 @@ namespace accel::sharding {
 
 // Throws kInvalidArgument, the same on every rank, naming the first rank that has other settings than rank 0, and the option.
 // Requires: every rank calls it. Cost: one message of 16 bytes.
-void verify_same_settings(const std::optional<FsdpSettings>& settings, ProcessGroup& group);
+void verify_same_settings(const std::optional<FsdpSettings>& settings,
+                          const PrecisionRecipe& recipe,
+                          ProcessGroup& group);
 
 }  // namespace accel::sharding

@@ -44,10 +44,6 @@ namespace {
 
 // As DDP's buckets: large enough for the cost of a call to vanish, small enough for two to be little.
 constexpr std::int64_t kMaxUnitBytes = std::int64_t{25} << 20;
-// What steps are exact enough in.
-at::ScalarType full_precision(at::ScalarType dtype) {
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
-}
 
 constexpr const char* kPreparing = "sending the model of rank 0 to all ranks";
 
@@ -115,12 +111,13 @@ void warn_of_no_step() {
 
 ShardedModel::ShardedModel(const torch::nn::Module& module,
                            std::shared_ptr<Mesh> mesh,
-                           const FsdpSettings& settings)
+                           const FsdpSettings& settings,
+                           const PrecisionRecipe& recipe)
     : mesh_(std::move(mesh)),
       group_(mesh_->group(MeshAxis::kShard)),
       all_(mesh_->group(MeshAxis::kData)),
       module_(module.weak_from_this()),
-      precision_(settings.precision),
+      recipe_(recipe),
       cut_(settings.shard_by_tensor ? ShardCut::kByTensor : ShardCut::kEven),
       piece_permit_(make_piece_permit()) {
   verify_same_models(
@@ -151,9 +148,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     index_.emplace(parameter.tensor.unsafeGetTensorImpl(), planned.size());
     planned.push_back({.name = parameter.name,
                        .numel = parameter.tensor.numel(),
-                       .dtype = precision_.param_dtype
-                                    ? full_precision(parameter.tensor.scalar_type())
-                                    : parameter.tensor.scalar_type(),
+                       .dtype = recipe_.optimizer_type(parameter.tensor.scalar_type()),
                        .group = groups.at(parameter.tensor.unsafeGetTensorImpl())});
   }
   if (settings.sync_module_states) {
@@ -168,7 +163,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   const std::int64_t unit_bytes =
       is_cut_by_tensor() ? kMaxUnitBytes * group_->size() : kMaxUnitBytes;
   units_ = plan_units(planned, group_->size(), unit_bytes, cut_);
-  if (precision_.param_dtype) masters_.emplace(units_, group_);
+  if (recipe_.parameter) masters_.emplace(units_, group_);
   find_home(settings);
   cut_pieces();
   move_into_units(settings.sync_module_states);
@@ -177,9 +172,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   if (settings.keeps_whole_gradients) return;
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
   gradients_ = std::make_unique<GradientShards>(
-      parameters_, units_in(precision_.reduce_dtype), *mesh_, ++num_models, [this] {
-        end_own_backward();
-      });
+      parameters_, units_in(recipe_.reduce), *mesh_, ++num_models, [this] { end_own_backward(); });
   divided_.emplace(parameters_, [this](std::size_t parameter) {
     if (piece_index_[parameter] >= 0)
       pieces_[static_cast<std::size_t>(piece_index_[parameter])].tensor.mutable_grad().reset();
@@ -203,16 +196,16 @@ void ShardedModel::round_others(const torch::nn::Module& module,
       continue;
     const auto* key = parameter.unsafeGetTensorImpl();
     if (ignored.contains(key) || !seen.insert(key).second) continue;
-    masters_->round_whole(parameter, *precision_.param_dtype);
+    masters_->round_whole(parameter, *recipe_.parameter);
   }
   for (at::Tensor& buffer : module.buffers()) {
-    if (!precision_.buffer_dtype || !buffer.defined()) continue;
+    if (!recipe_.buffer || !buffer.defined()) continue;
     if (!at::isFloatingType(buffer.scalar_type())) continue;
     if (!seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
     if (masters_) {
-      masters_->round_buffer(buffer, *precision_.buffer_dtype);
+      masters_->round_buffer(buffer, *recipe_.buffer);
     } else {
-      buffer.set_data(buffer.to(*precision_.buffer_dtype));
+      buffer.set_data(buffer.to(*recipe_.buffer));
     }
   }
 }
@@ -223,7 +216,7 @@ void ShardedModel::take_from_rank_0(at::Tensor& tensor) {
 }
 
 void ShardedModel::find_home(const FsdpSettings& settings) {
-  const std::vector<Unit> units = units_in(precision_.param_dtype);
+  const std::vector<Unit> units = units_in(recipe_.parameter);
   std::vector<std::vector<pager::GuardLabel>> labels(units.size());
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     for (const Slot& slot : units[unit].slots) {
@@ -232,7 +225,8 @@ void ShardedModel::find_home(const FsdpSettings& settings) {
                               parameters_[slot.parameter].name});
     }
   }
-  home_ = make_home(units, std::move(labels), group_, settings);
+  home_ = make_home(
+      units, std::move(labels), group_, settings, masters_ ? Masters::kBeside : Masters::kNone);
 }
 
 // Each rank brings its own shards, with rank 0's values or its own; then the parameters of the module become views of the
@@ -327,18 +321,7 @@ at::Tensor ShardedModel::full_values_of(const at::Tensor& parameter) const {
   return full.defined() ? full : parameter.detach();
 }
 
-at::Tensor ShardedModel::input(const at::Tensor& argument) const {
-  if (!masters_ || !precision_.cast_forward_inputs || !at::isFloatingType(argument.scalar_type()) ||
-      argument.scalar_type() == *precision_.param_dtype)
-    return {};
-  return argument.to(*precision_.param_dtype);
-}
-
-void ShardedModel::after_forward(std::vector<at::Tensor>& outputs) {
-  for (at::Tensor& output : outputs) {
-    if (precision_.output_dtype && at::isFloatingType(output.scalar_type()))
-      output = output.to(*precision_.output_dtype);
-  }
+void ShardedModel::after_forward(std::vector<at::Tensor>&) {
   if (!at::GradMode::is_enabled()) return;
   if (sync_in_backward_) {
     gradients_->arm();

@@ -5,8 +5,8 @@
 // memory with the parts of parameters in this rank's shards, with the averaged gradients as their grad. After a
 // synchronising backward the parameters themselves have none: something stands in for it (divided_gradients.h).
 //
-// With a param_dtype of a mixed precision policy the home has the parameters in that dtype, and the pieces are views of
-// this rank's masters (master_shards.h).
+// Where the recipe has a type of parameters (precision_recipe.h) the home has them in that, and the pieces are views of this
+// rank's masters (master_shards.h).
 //
 // Cut by tensors, a piece is a whole parameter, of its shape; else it is a flat range of one.
 //
@@ -35,6 +35,7 @@
 #include "libaccel/engine/homes/parameter_claim.h"
 #include "libaccel/engine/homes/parameter_home.h"
 #include "libaccel/engine/pager/write_permit.h"
+#include "libaccel/engine/precision/precision_recipe.h"
 #include "libaccel/engine/process/mesh.h"
 #include "libaccel/engine/settings/fsdp_settings.h"
 #include "libaccel/engine/sharding/master_shards.h"
@@ -63,13 +64,11 @@ class ShardedModel : public ModelSync {
   // Requires: every rank calls it; a parameter that requires a gradient.
   ShardedModel(const torch::nn::Module& module,
                std::shared_ptr<Mesh> mesh,
-               const FsdpSettings& settings);
+               const FsdpSettings& settings,
+               const PrecisionRecipe& recipe);
 
   void before_forward() override {}
-  [[nodiscard]] at::Tensor input(const at::Tensor& argument) const override;
-  [[nodiscard]] bool wants_outputs() const noexcept override {
-    return precision_.output_dtype.has_value();
-  }
+  [[nodiscard]] bool wants_outputs() const noexcept override { return false; }
   void after_forward(std::vector<at::Tensor>& outputs) override;
   void begin_backward() noexcept override { is_in_backward_ = true; }
   void after_backward() override;
@@ -184,7 +183,7 @@ class ShardedModel : public ModelSync {
   std::optional<ParameterClaim> claim_;     // on them
   std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
   std::vector<Unit> units_;                 // with the dtypes that the optimizer sees
-  MixedPrecisionPolicy precision_;
+  PrecisionRecipe recipe_;
   ShardCut cut_;
   std::unique_ptr<ParameterHome> home_;
   std::optional<MasterShards> masters_;               // else the home is what pieces are views of

@@ -30,8 +30,9 @@ at::Tensor gradient_part(const at::Tensor& whole, const ShardPiece& piece) {
 WholeGradientModel::WholeGradientModel(const torch::nn::Module& module,
                                        const std::shared_ptr<Mesh>& mesh,
                                        const FsdpSettings& settings,
+                                       const PrecisionRecipe& recipe,
                                        const DistributedDataParallelKwargs& options)
-    : ShardedModel(module, mesh, settings),
+    : ShardedModel(module, mesh, settings, recipe),
       reducer_(module, mesh->group(MeshAxis::kData), options, DdpReducer::FirstState::kIsEqual),
       hooks_(parameters(), [this](std::size_t, const at::Tensor&) { await_end(); }) {}
 

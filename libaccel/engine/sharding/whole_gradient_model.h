@@ -25,6 +25,7 @@ class WholeGradientModel final : public ShardedModel {
   WholeGradientModel(const torch::nn::Module& module,
                      const std::shared_ptr<Mesh>& mesh,
                      const FsdpSettings& settings,
+                     const PrecisionRecipe& recipe,
                      const DistributedDataParallelKwargs& options);
 
   void before_forward() override { reducer_.before_forward(); }

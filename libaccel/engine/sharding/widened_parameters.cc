@@ -30,11 +30,6 @@ std::string some_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-bool widens(const std::optional<FsdpSettings>& settings, PrecisionType precision) {
-  return settings && settings->strategy != ShardingStrategy::kNoShard &&
-         !settings->precision.param_dtype && precision != PrecisionType::kNo;
-}
-
 void widen_parameters(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   const std::vector<NamedParameter> parameters = trainable_parameters(module);

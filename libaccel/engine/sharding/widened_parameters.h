@@ -1,23 +1,15 @@
 // WidenedParameters: what becomes of a model that comes in 16 bits when mixed_precision is on and no policy says more.
 //
 // As in the peer (accelerate 1.15.0, fsdp2_prepare_model), trained parameters are kept in fp32 then, for optimizers to step;
-// autocast computes in 16 bits.
+// autocast computes in 16 bits. PrecisionRecipe says when; however many processes there are, so that a checkpoint of one goes on with
+// several, and the other way round.
 #pragma once
-
-#include <optional>
-
-#include <accel/precision.h>
-
-#include "libaccel/engine/settings/fsdp_settings.h"
 
 namespace torch::nn {
 class Module;
 }
 
 namespace accel::sharding {
-
-// Whether it does, however many processes there are: a checkpoint of one goes on with several, and the other way round.
-[[nodiscard]] bool widens(const std::optional<FsdpSettings>& settings, PrecisionType precision);
 
 // Trained parameters of 16 bits become fp32, with the same values and tensor objects; the log says how many. Others stay, and so do
 // those of a module that is divided already, and different tensors over one memory, which cannot be divided.

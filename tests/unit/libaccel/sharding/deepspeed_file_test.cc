@@ -152,28 +152,6 @@ TEST(DeepSpeedFile, NamesTheKeyAndTheValueThatDoNotFit) {
   EXPECT_THAT(broken.message(), HasSubstr("ds.json"));
 }
 
-TEST(DeepSpeedFile, DecidesThePrecisionUnlessTheProgramWantsAnother) {
-  const auto precision = [](DeepSpeedFile file, PrecisionType asked) {
-    return precision_of(file, asked, "ds.json");
-  };
-  EXPECT_EQ(precision({}, PrecisionType::kFp16), PrecisionType::kFp16);
-  EXPECT_EQ(precision({.is_bf16 = true}, PrecisionType::kNo), PrecisionType::kBf16);
-  EXPECT_EQ(precision({.is_fp16 = false, .is_bf16 = true}, PrecisionType::kBf16),
-            PrecisionType::kBf16);
-  for (const DeepSpeedFile& file :
-       {DeepSpeedFile{.is_fp16 = true}, DeepSpeedFile{.is_bf16 = false}}) {
-    try {
-      std::ignore = precision(file, PrecisionType::kBf16);
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      EXPECT_THAT(error.message(), HasSubstr("and mixed_precision is bf16"));
-      EXPECT_THAT(error.remedy(), HasSubstr("\"auto\""));
-    }
-  }
-  EXPECT_ANY_THROW(std::ignore = precision({.is_fp16 = true, .is_bf16 = true}, PrecisionType::kNo));
-}
-
 void use_file(const std::string& path) {
   ::setenv("ACCELERATE_USE_DEEPSPEED", "true", 1);
   ::setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", path.c_str(), 1);

@@ -26,11 +26,11 @@ TEST(SettingsAgreement, NamesTheFirstOptionThatDiffers) {
   other.shard_by_tensor = true;
   other.state_dict_type = StateDictType::kFull;
 
-  EXPECT_EQ(first_differing_option(describe(FsdpSettings{}), describe(FsdpSettings{})),
+  EXPECT_EQ(first_differing_option(describe(FsdpSettings{}, {}), describe(FsdpSettings{}, {})),
             std::nullopt);
-  EXPECT_EQ(first_differing_option(describe(FsdpSettings{}), describe(other)),
+  EXPECT_EQ(first_differing_option(describe(FsdpSettings{}, {}), describe(other, {})),
             "has shard_by_tensor true where rank 0 has shard_by_tensor false");
-  EXPECT_EQ(first_differing_option(describe(std::nullopt), describe(other)),
+  EXPECT_EQ(first_differing_option(describe(std::nullopt, {}), describe(other, {})),
             "has fsdp_version 1 where rank 0 has fsdp_plugin unset");
 }
 
@@ -43,7 +43,7 @@ TEST(SettingsAgreement, WhatARankFetchesAheadIsItsOwn) {
   FsdpSettings other;
   other.paging.units_ahead = 4;
 
-  EXPECT_EQ(describe(other), describe(FsdpSettings{}));
+  EXPECT_EQ(describe(other, {}), describe(FsdpSettings{}, {}));
 }
 
 using Plugin = FullyShardedDataParallelPlugin;

@@ -18,7 +18,6 @@
 #include <accel/error.h>
 
 #include "libaccel/engine/pager/paged_storage.h"
-#include "libaccel/engine/settings/fsdp_settings.h"
 #include "tests/support/precision_trainer.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
@@ -115,10 +114,6 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Layout{2, 2}, Layout{3, 3}, Layout{4, 4}, Layout{2, 1}, Layout{4, 2}),
     test::layout_name);
 
-std::optional<std::string> no_variable(std::string_view) {
-  return std::nullopt;
-}
-
 // Without a policy: what the peer's FSDP does with a model of 16 bits under mixed_precision.
 TEST(MixedPrecisionWithoutAPolicy, TrainsAModelOf16BitsAsOneThatWasConverted) {
   enum class Converts { kNo, kByHand };
@@ -177,42 +172,6 @@ TEST(MixedPrecisionWithoutAPolicy, ResumesAModelOf16BitsOnAnotherNumberOfRanks) 
     run("of two", Loads::kNo);
   });
   test::run_ranks(1, [&] { run("of two", Loads::kYes); });
-}
-
-TEST(MixedPrecisionPolicy, FollowsTheVersionWhereATextNamesADtype) {
-  const auto first = sharding::resolve({.mixed_precision_policy = "bf16"}, no_variable).precision;
-  EXPECT_EQ(first.param_dtype, at::kBFloat16);
-  EXPECT_EQ(first.reduce_dtype, at::kBFloat16);
-  EXPECT_EQ(first.buffer_dtype, at::kBFloat16);
-  EXPECT_FALSE(first.output_dtype.has_value());
-
-  const auto second =
-      sharding::resolve({.fsdp_version = 2, .mixed_precision_policy = "fp16"}, no_variable)
-          .precision;
-  EXPECT_EQ(second.param_dtype, at::kHalf);
-  EXPECT_FALSE(second.buffer_dtype.has_value());
-  EXPECT_EQ(second.output_dtype, at::kHalf);
-}
-
-TEST(MixedPrecisionPolicy, ReducesInTheDtypeOfParametersUnlessTold) {
-  const auto policy = sharding::resolve(
-      {.mixed_precision_policy = MixedPrecisionPolicy{.param_dtype = at::kBFloat16}}, no_variable);
-  EXPECT_EQ(policy.precision.reduce_dtype, at::kBFloat16);
-}
-
-TEST(MixedPrecisionPolicy, RefusesWhatIsNoDtypeOfParameters) {
-  const auto refused = [](FullyShardedDataParallelPlugin plugin) -> std::string {
-    try {
-      std::ignore = sharding::resolve(plugin, no_variable);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      return error.message();
-    }
-    return "taken";
-  };
-  EXPECT_THAT(refused({.mixed_precision_policy = "int8"}), ::testing::HasSubstr("int8"));
-  EXPECT_THAT(refused({.mixed_precision_policy = MixedPrecisionPolicy{.param_dtype = at::kInt}}),
-              ::testing::HasSubstr("param_dtype"));
 }
 
 }  // namespace
