@@ -6,6 +6,7 @@
 #include <accel/with_params.h>
 
 #include "libaccel/api/accelerator/model_runtime.h"
+#include "libaccel/engine/pager/pager.h"
 #include "runtime/suggest.h"
 
 namespace accel::detail {
@@ -36,8 +37,7 @@ std::vector<at::Tensor> parameters_called(const torch::nn::Module& module,
 
 std::shared_ptr<void> hold_parameters(ModelRuntime& runtime,
                                       const std::vector<std::string>& names) {
-  const std::vector<at::Tensor> parameters = parameters_called(*runtime.module(), names);
-  return runtime.sync() == nullptr ? nullptr : runtime.sync()->hold(parameters);
+  return pager::hold_pages(parameters_called(*runtime.module(), names));
 }
 
 }  // namespace accel::detail

@@ -75,8 +75,6 @@ class ModelSync {
   // Whether what is divided comes and goes, and whether this rank has shards in full precision beside the parameters.
   [[nodiscard]] virtual bool is_paged() const noexcept { return false; }
   [[nodiscard]] virtual bool has_masters() const noexcept { return false; }
-  // Keeps parameters in memory for as long as somebody has what it returns; nullptr when they always are. Throws kPeerLost.
-  [[nodiscard]] virtual std::shared_ptr<void> hold(const std::vector<at::Tensor>&) { return {}; }
   // Adds the bytes of what is divided, but for gradients that are done: those are the pieces'.
   virtual void add_memory_use(MemoryUse& /*use*/) const {}
 

@@ -12,6 +12,15 @@ namespace {
 
 constexpr const char* kVariable = "ACCEL_FSDP_MAX_LIVE_BYTES";
 
+void check_budget(const std::optional<PageBudget>& budget, std::uint64_t largest_unit_bytes) {
+  if (!budget || budget->bytes >= largest_unit_bytes) return;
+  throw Error(ErrorCode::kOutOfMemory,
+              std::string(budget->said_by) + " is " + std::to_string(budget->bytes) +
+                  " bytes, and the largest unit has " + std::to_string(largest_unit_bytes),
+              "give it at least " + std::to_string(largest_unit_bytes) +
+                  ", or let an auto_wrap_policy cut smaller units");
+}
+
 }  // namespace
 
 std::optional<PageBudget> page_budget(std::optional<std::uint64_t> max_live_bytes,
@@ -26,13 +35,12 @@ std::optional<PageBudget> page_budget(std::optional<std::uint64_t> max_live_byte
                   "', expected a number of bytes, as 1048576, 512M or 2G");
 }
 
-void check_page_budget(const std::optional<PageBudget>& budget, std::uint64_t largest_unit_bytes) {
-  if (!budget || budget->bytes >= largest_unit_bytes) return;
-  throw Error(ErrorCode::kOutOfMemory,
-              std::string(budget->said_by) + " is " + std::to_string(budget->bytes) +
-                  " bytes, and the largest unit has " + std::to_string(largest_unit_bytes),
-              "give it at least " + std::to_string(largest_unit_bytes) +
-                  ", or let an auto_wrap_policy cut smaller units");
+std::uint64_t live_bytes(const PagingLimits& limits,
+                         std::uint64_t largest_unit_bytes,
+                         const EnvLookup& env) {
+  const std::optional<PageBudget> budget = page_budget(limits.max_live_bytes, env);
+  check_budget(budget, largest_unit_bytes);
+  return budget ? budget->bytes : limits.live_units * largest_unit_bytes;
 }
 
 }  // namespace accel::sharding

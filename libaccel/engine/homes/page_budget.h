@@ -1,4 +1,4 @@
-// PageBudget: how many bytes of units a rank keeps in memory at once where they come and go (FULL_SHARD over several nodes).
+// PageBudget: how many bytes of units a process keeps in memory at once where they come and go.
 //
 // Threads:  pure functions.
 #pragma once
@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include <accel/env_contract.h>
+
+#include "libaccel/engine/settings/fsdp_settings.h"
 
 namespace accel::sharding {
 
@@ -21,7 +23,10 @@ struct PageBudget {
 [[nodiscard]] std::optional<PageBudget> page_budget(std::optional<std::uint64_t> max_live_bytes,
                                                     const EnvLookup& env);
 
-// Throws kOutOfMemory for a budget below the largest unit; the remedy says the smallest that is taken.
-void check_page_budget(const std::optional<PageBudget>& budget, std::uint64_t largest_unit_bytes);
+// The budget, else room for limits.live_units of the largest. Throws as page_budget(); kOutOfMemory for a budget below the largest
+// unit, and the remedy says the smallest that is taken.
+[[nodiscard]] std::uint64_t live_bytes(const PagingLimits& limits,
+                                       std::uint64_t largest_unit_bytes,
+                                       const EnvLookup& env);
 
 }  // namespace accel::sharding

@@ -52,9 +52,9 @@ std::unique_ptr<ParameterHome> make_home(const std::vector<Unit>& units,
   auto shared = make_shared_home(units, std::move(labels), group);
   if (shared) return *std::move(shared);
   if (settings.strategy == ShardingStrategy::kFullShard) {
-    auto paged = make_paged_home(units, group, settings.paging);
-    if (!paged) throw std::move(paged).error();
-    return *std::move(paged);
+    auto remote = make_remote_home(units, group, settings.paging);
+    if (!remote) throw std::move(remote).error();
+    return *std::move(remote);
   }
   if (settings.strategy != ShardingStrategy::kShardGradOp) {
     throw Error(ErrorCode::kUnsupported,

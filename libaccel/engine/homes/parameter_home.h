@@ -5,8 +5,8 @@
 //                 of nodes. What SHARD_GRAD_OP needs.
 //   SharedHome    the ranks of one node map one memory; a shard is seen by all as it is written, so publish() only
 //                 waits. One copy a node: what FULL_SHARD needs there.
-//   PagedHome     the ranks of several nodes: each node holds the shards of its ranks, and those of others while operators
-//                 use them. What FULL_SHARD needs there.
+//   RemoteHome    the ranks of several nodes: each node holds the shards of its ranks, and those of others while operators
+//                 use them (paged_home.h, which needs no ranks). What FULL_SHARD needs there.
 //
 // A shard is written by its owner alone, between before_write() and publish(). Nobody reads it meanwhile: a rank calls
 // before_write() when it is through with its forwards and backwards, and goes on when all ranks are.
@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -50,11 +49,6 @@ class ParameterHome {
   [[nodiscard]] virtual const at::Tensor& writable(std::size_t unit) const = 0;
   // Whether the ranks see one memory: then one rank's values are every rank's.
   [[nodiscard]] virtual bool is_shared() const noexcept = 0;
-  // Keeps these parameters in memory for as long as somebody has what it returns; nullptr where they always are. Throws
-  // kPeerLost.
-  [[nodiscard]] virtual std::shared_ptr<void> hold(const std::vector<std::string>&) {
-    return nullptr;
-  }
   virtual void before_write() = 0;
   virtual void publish(std::span<const std::size_t> units) = 0;
   // In place of publish() on a rank whose step failed.
@@ -104,7 +98,7 @@ void place_parameters(const Unit& unit,
 
 // Errors, the same on all ranks  kUnsupported: a rank that cannot be reached or has no memory; says which and why. Throws
 // what ProcessGroup throws. Requires: every rank calls it.
-[[nodiscard]] Result<std::unique_ptr<ParameterHome>> make_paged_home(
+[[nodiscard]] Result<std::unique_ptr<ParameterHome>> make_remote_home(
     const std::vector<Unit>& units,
     std::shared_ptr<ProcessGroup> group,
     const PagingLimits& limits);

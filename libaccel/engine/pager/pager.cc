@@ -1,6 +1,8 @@
 #include "libaccel/engine/pager/pager.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -72,6 +74,19 @@ ParameterHold::ParameterHold(std::shared_ptr<PageTable> table, std::vector<std::
 ParameterHold::~ParameterHold() {
   if (table_ == nullptr) return;
   for (const std::size_t unit : units_) table_->let_go(unit);
+}
+
+std::shared_ptr<void> hold_pages(std::span<const at::Tensor> tensors) {
+  std::map<std::shared_ptr<PageTable>, std::set<std::size_t>> units;
+  for (const at::Tensor& tensor : tensors) {
+    if (const PagedStorage* const storage = paged_storage(tensor))
+      units[storage->table].insert(storage->place.unit);
+  }
+  if (units.empty()) return nullptr;
+  auto holds = std::make_shared<std::vector<ParameterHold>>();
+  for (const auto& [table, own] : units)
+    holds->emplace_back(table, std::vector<std::size_t>(own.begin(), own.end()));
+  return holds;
 }
 
 Pager::Pager(std::vector<NamedTensor> parameters, PagerOptions options, MakeSource make_source)

@@ -71,6 +71,10 @@ class ParameterHold {
   std::vector<std::size_t> units_;
 };
 
+// Keeps those of the tensors that are paged, by whichever Pager, in memory for as long as somebody has what it returns; nullptr where
+// none is. Throws what the source throws.
+[[nodiscard]] std::shared_ptr<void> hold_pages(std::span<const at::Tensor> tensors);
+
 class Pager {
  public:
   // Makes the source of a layout. values: of each parameter of the layout, flat, in the parameters' own dtype; to be read

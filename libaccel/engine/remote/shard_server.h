@@ -1,7 +1,7 @@
 // ShardServer: gives this rank's shards to ranks of other nodes, one at a time, when they ask. ShardClient asks.
 //
 // One-sided: a thread of the server's own answers, so ranks need not use the same units in the same order, or at the same
-// time. Who reads a shard while its owner writes it gets a mixture: callers keep the two apart (paged_home.h).
+// time. Who reads a shard while its owner writes it gets a mixture: callers keep the two apart (homes/remote_home.cc).
 //
 //   client -> server   "accel shards 1\n" (16 bytes with a zero), the token (16 bytes)             once
 //                      the unit (4 bytes, little-endian)                                            each time

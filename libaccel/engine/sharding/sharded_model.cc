@@ -523,15 +523,6 @@ void ShardedModel::publish_loaded() {
   }
 }
 
-std::shared_ptr<void> ShardedModel::hold(const std::vector<at::Tensor>& parameters) {
-  std::vector<std::string> names;
-  for (const at::Tensor& parameter : parameters) {
-    if (owns(parameter) && parameter.numel() > 0)
-      names.push_back(parameters_[index_.at(parameter.unsafeGetTensorImpl())].name);
-  }
-  return home_->hold(names);
-}
-
 void ShardedModel::add_memory_use(MemoryUse& use) const {
   const std::int64_t num_shards = home_->is_shared() ? 1 : group_->size();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {

@@ -91,7 +91,6 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] bool has_gradients() const override;
   [[nodiscard]] bool is_paged() const noexcept override { return home_->is_paged(); }
   [[nodiscard]] bool has_masters() const noexcept override { return masters_.has_value(); }
-  [[nodiscard]] std::shared_ptr<void> hold(const std::vector<at::Tensor>& parameters) override;
   void add_memory_use(MemoryUse& use) const override;
   // Throws kInvalidArgument as before_write().
   void begin_save(FullParameters which, std::span<const at::Tensor> asked) override;
