@@ -30,24 +30,6 @@ class BeforeAdding final : public torch::autograd::FunctionPreHook {
   Call call_;
 };
 
-class AfterAdding final : public torch::autograd::PostAccumulateGradHook {
- public:
-  AfterAdding(std::unique_ptr<PostAccumulateGradHook> users, Call call)
-      : users_(std::move(users)), call_(std::move(call)) {}
-  void operator()(const at::Tensor& values) override {
-    if (users_ != nullptr) (*users_)(values);
-    (*call_)();
-  }
-  [[nodiscard]] bool is_of(const Call& call) const noexcept { return call_ == call; }
-  [[nodiscard]] std::unique_ptr<PostAccumulateGradHook> give_back() noexcept {
-    return std::move(users_);
-  }
-
- private:
-  std::unique_ptr<PostAccumulateGradHook> users_;
-  Call call_;
-};
-
 }  // namespace
 
 bool is_in_backward() noexcept {
@@ -71,19 +53,6 @@ GradientHook before_adding(const at::Tensor& parameter, std::function<void()> ca
       const auto* const own = dynamic_cast<const BeforeAdding*>(hook.get());
       return own != nullptr && own->is_of(shared);
     });
-  });
-}
-
-GradientHook after_adding(const at::Tensor& parameter, std::function<void()> call) {
-  const auto shared = std::make_shared<const std::function<void()>>(std::move(call));
-  auto users = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
-  torch::autograd::impl::set_post_acc_grad_hooks(
-      parameter, std::make_unique<AfterAdding>(std::move(users), shared));
-  return GradientHook([parameter, shared] {
-    auto* const own =
-        dynamic_cast<AfterAdding*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
-    if (own == nullptr || !own->is_of(shared)) return;  // the program has put another one there
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, own->give_back());
   });
 }
 

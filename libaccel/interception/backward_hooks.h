@@ -36,12 +36,8 @@ class GradientHook {
 // Before a gradient is added up, among the program's hooks on the tensor.
 [[nodiscard]] GradientHook before_adding(const at::Tensor& parameter, std::function<void()> call);
 
-// As soon as it is added up. A parameter has room for one such hook: that of the program, if it has put one there, is called
-// first, and gets its place back.
-[[nodiscard]] GradientHook after_adding(const at::Tensor& parameter, std::function<void()> call);
-
-// Behind those, at the node that adds up, in the order in which they were put there: a hook of the program does not take its
-// place. arrived: what autograd has made the gradient of, or added to it; may be undefined.
+// As soon as it is added up, and behind the program's PostAccumulateGradHook: at the node that adds up, in the order in which
+// they were put there. arrived: what autograd has made the gradient of, or added to it; may be undefined.
 [[nodiscard]] GradientHook behind_adding(const at::Tensor& parameter,
                                          std::function<void(const at::Tensor& arrived)> call);
 

@@ -1,10 +1,12 @@
 #include "libaccel/tensors/parameter_list.h"
 
-#include <unordered_set>
+#include <optional>
 #include <utility>
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
+
+#include <accel/error.h>
 
 namespace accel {
 namespace {
@@ -17,7 +19,32 @@ bool has_sparse_gradients(const torch::nn::Module& module) {
   return false;
 }
 
+std::optional<std::string> added_parameter(
+    const torch::nn::Module& module, const std::unordered_set<const c10::TensorImpl*>& known) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    const at::Tensor& tensor = item.value();
+    if (tensor.defined() && tensor.requires_grad() && !known.contains(tensor.unsafeGetTensorImpl()))
+      return item.key();
+  }
+  for (const auto& child : module.named_children()) {
+    const auto added = added_parameter(*child.value(), known);
+    if (added) return child.key() + "." + *added;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+void refuse_added_parameters(const torch::nn::Module& module,
+                             const std::unordered_set<const c10::TensorImpl*>& known) {
+  const auto added = added_parameter(module, known);
+  if (!added) return;
+  throw Error(ErrorCode::kUnsupported,
+              "the parameter " + *added +
+                  " was added or unfrozen after prepare(): it would not be trained alike on all "
+                  "ranks",
+              "register and unfreeze parameters before prepare()");
+}
 
 void for_each_parameter(const torch::nn::Module& module, const ParameterVisit& visit) {
   std::unordered_set<const c10::TensorImpl*> seen;

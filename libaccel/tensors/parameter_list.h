@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +24,12 @@ struct NamedParameter {
 
 // The parameters that require a gradient, each once: a tied one under its first name.
 std::vector<NamedParameter> trainable_parameters(const torch::nn::Module& module);
+
+// Throws kUnsupported naming the first parameter that requires a gradient and is not known: ranks would train it each for
+// itself, or not at all. Cost: 25 to 45 us for the 144 parameters of a transformer of 12 layers, whose forward of 8 positions
+// of width 64 takes 3 ms. Looking without names is hardly cheaper: LibTorch copies its dictionaries all the same.
+void refuse_added_parameters(const torch::nn::Module& module,
+                             const std::unordered_set<const c10::TensorImpl*>& known);
 
 // Each parameter once, a tied one under its first name, in the order of registration: its name, itself, and the module that
 // registered it.

@@ -1,8 +1,5 @@
 // The slots of a buffer are tensors with storages of their own over its memory, not views of it: grad.detach_(), which
 // Optimizer::zero_grad(false) calls, refuses views, and torch::save() of a gradient writes its storage whole.
-//
-// A gradient that stays apart is summed in place, perhaps before the end of the backward, so nothing that is still read may lie
-// in its memory: what has arrived, of which autograd has made the gradient, and the uses of its storage tell.
 
 #include "libaccel/engine/gradients/gradient_buckets.h"
 
@@ -18,7 +15,6 @@
 
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/shm/group/byte_group.h"
-#include "libaccel/interception/backward_hooks.h"
 #include "libaccel/tensors/alignment.h"
 
 namespace accel {
@@ -41,15 +37,6 @@ bool is_dense_and_real(const NamedParameter& parameter) {
          tensor.is_non_overlapping_and_dense();
 }
 
-// Whether nothing but autograd's own `arrived`, of which it has made the gradient, lies in the gradient's memory. One that
-// was added to is alone (separate_gradients()), but for views that the user has.
-bool is_alone(const at::Tensor& gradient, const at::Tensor& arrived) {
-  if (!arrived.defined() || !arrived.is_alias_of(gradient)) return true;
-  const std::size_t num_uses = gradient.storage().use_count();
-  if (!arrived.is_view()) return num_uses == 2;
-  return arrived._base().use_count() == 1 && num_uses == 3;
-}
-
 shm::Piece piece_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
 }
@@ -65,16 +52,16 @@ bool GradientBuckets::can_serve(const std::vector<NamedParameter>& parameters,
 GradientBuckets::GradientBuckets(std::vector<NamedParameter> parameters,
                                  std::shared_ptr<ProcessGroup> group,
                                  std::int64_t bucket_bytes)
-    : parameters_(std::move(parameters)),
-      group_(std::move(group)),
-      place_of_(parameters_.size()),
-      arrived_(parameters_.size()) {
+    : parameters_(std::move(parameters)), group_(std::move(group)), place_of_(parameters_.size()) {
   find_room();
   plan(bucket_bytes);
   make_buffers(buckets_);
-  hooks_.emplace(parameters_, [this](std::size_t parameter, const at::Tensor& arrived) {
-    on_gradient(parameter, arrived);
-  });
+}
+
+ExchangeState::Rules GradientBuckets::rules() const {
+  ExchangeState::Rules rules;
+  for (const auto& [bucket, slot] : place_of_) rules.group_of.push_back(bucket);
+  return rules;
 }
 
 void GradientBuckets::find_room() {
@@ -144,36 +131,20 @@ void GradientBuckets::cut_slots(Bucket& bucket) {
   }
 }
 
-void GradientBuckets::arm() {
+void GradientBuckets::before_backward(bool exchanges, const std::vector<at::Tensor>&) {
+  if (!exchanges) return;
   const at::NoGradGuard no_grad;
   separate_gradients(parameters_);
-  state_ = State::kArmed;
 }
 
-void GradientBuckets::abandon() noexcept {
-  if (state_ != State::kArmed) state_ = State::kLocal;
-}
-
-std::vector<std::size_t> GradientBuckets::missing() const {
-  std::vector<std::size_t> missing;
-  if (state_ != State::kFilling) return missing;
-  for (std::size_t i = 0; i < arrived_.size(); ++i) {
-    if (arrived_[i] == 0) missing.push_back(i);
-  }
-  return missing;
-}
-
-void GradientBuckets::begin() {
-  state_ = State::kFilling;
-  num_reduced_ = 0;
-  std::fill(arrived_.begin(), arrived_.end(), std::uint8_t{0});
+bool GradientBuckets::begin(bool /*has_gradients*/) {
   for (Bucket& bucket : buckets_) {
-    bucket.num_arrived = 0;
     for (Slot& slot : bucket.slots) {
       if (slot.is_apart) slot.gradient.reset();
     }
     if (is_held_by_others(bucket)) make_buffers({&bucket, 1});
   }
+  return true;
 }
 
 // Somebody has kept a gradient that is no longer its parameter's.
@@ -186,33 +157,26 @@ bool GradientBuckets::is_held_by_others(const Bucket& bucket) const {
   });
 }
 
-void GradientBuckets::on_gradient(std::size_t parameter, const at::Tensor& arrived) {
-  if (state_ == State::kLocal) return;
-  const at::NoGradGuard no_grad;
-  if (state_ == State::kArmed) begin();
-  if (std::exchange(arrived_[parameter], std::uint8_t{1}) != 0)
-    throw second_gradient(parameters_[parameter]);
-  if (parameters_[parameter].tensor.grad().is_sparse()) {
+void GradientBuckets::take(std::size_t parameter, const at::Tensor& arrived) {
+  const NamedParameter& own = parameters_[parameter];
+  if (own.tensor.grad().is_sparse()) {
     throw Error(ErrorCode::kUnsupported,
-                "the gradient of " + parameters_[parameter].name + " is sparse",
+                "the gradient of " + own.name + " is sparse",
                 "let torch::nn::Embedding say sparse(true) before prepare(), or make the gradient "
                 "dense");
   }
-  Bucket& bucket = buckets_[place_of_[parameter].first];
-  Slot& slot = bucket.slots[place_of_[parameter].second];
+  Slot& slot = buckets_[place_of_[parameter].first].slots[place_of_[parameter].second];
   if (slot.is_apart) {
-    take_apart(parameter, arrived);
-    slot.gradient =
-        parameters_[parameter].tensor.grad();  // whatever the user makes of that meanwhile
+    slot.gradient = room_->taken(own.tensor.grad(), own.tensor, arrived);
+    own.tensor.mutable_grad() = slot.gradient;  // whatever the user makes of that meanwhile
   } else if (slot.gradient.defined()) {
-    take(parameter, slot);
+    take_into(slot);
   }
-  if (++bucket.num_arrived == bucket.slots.size()) reduce_full_buckets();
 }
 
-// Moves the parameter's gradient into its slot.
-void GradientBuckets::take(std::size_t parameter, Slot& slot) {
-  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+// Moves the parameter's gradient there.
+void GradientBuckets::take_into(Slot& slot) {
+  at::Tensor& gradient = parameters_[slot.parameter].tensor.mutable_grad();
   if (!gradient.defined()) {  // its part of the loss had none
     slot.gradient.zero_();
   } else if (!gradient.is_same(slot.gradient)) {
@@ -221,38 +185,8 @@ void GradientBuckets::take(std::size_t parameter, Slot& slot) {
   gradient = slot.gradient;
 }
 
-// Leaves it where it is when it can be summed there. arrived: what autograd has made it of, or added to it.
-void GradientBuckets::take_apart(std::size_t parameter, const at::Tensor& arrived) {
-  const at::Tensor& values = parameters_[parameter].tensor;
-  at::Tensor& gradient = values.mutable_grad();
-  const bool can_stay = gradient.defined() && room_->holds(gradient) &&
-                        gradient.scalar_type() == values.scalar_type() &&
-                        gradient.sizes() == values.sizes() &&
-                        gradient.strides() == values.strides() && is_alone(gradient, arrived);
-  if (can_stay) return;
-  at::Tensor copy = room_->empty_like(values);
-  if (gradient.defined()) {
-    copy.copy_(gradient);
-  } else {
-    copy.zero_();
-  }
-  gradient = copy;
-}
-
-void GradientBuckets::reduce_full_buckets() {
-  while (num_reduced_ < buckets_.size()) {
-    Bucket& bucket = buckets_[num_reduced_];
-    if (bucket.num_arrived < bucket.slots.size()) return;
-    reduce(bucket);
-    ++num_reduced_;
-  }
-  state_ = State::kSummed;
-  interception::call_at_end_of_backward([this] {
-    if (state_ == State::kSummed) state_ = State::kLocal;
-  });
-}
-
-void GradientBuckets::reduce(Bucket& bucket) {
+void GradientBuckets::reduce(std::size_t group, std::span<const std::uint8_t> /*arrived*/) {
+  Bucket& bucket = buckets_[group];
   constexpr const char* kOperation = "averaging gradients";
   std::vector<at::Tensor> parts;
   if (bucket.buffer.defined()) parts.push_back(bucket.buffer);

@@ -2,13 +2,6 @@
 
 namespace accel {
 
-Error second_gradient(const NamedParameter& parameter) {
-  return Error(ErrorCode::kInvalidArgument,
-               "the parameter " + parameter.name + " got a second gradient for one forward pass",
-               "add the losses and run one backward pass; with checkpointed activations set "
-               "AcceleratorOptions.ddp.static_graph = true");
-}
-
 GradientHooks::GradientHooks(const std::vector<NamedParameter>& parameters,
                              const OnGradient& on_gradient) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {

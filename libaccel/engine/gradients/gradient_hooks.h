@@ -12,15 +12,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <accel/error.h>
-
 #include "libaccel/interception/backward_hooks.h"
 #include "libaccel/tensors/parameter_list.h"
 
 namespace accel {
-
-// For a parameter that gets another gradient when its first one may be averaged already.
-[[nodiscard]] Error second_gradient(const NamedParameter& parameter);
 
 class GradientHooks {
  public:

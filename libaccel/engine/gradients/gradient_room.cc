@@ -1,6 +1,9 @@
 // Rooms are lists of free blocks by size, behind one lock for the process: LibTorch's allocator is one for the process too, and
 // the tensors that have blocks may end after every object. A room whose owner is gone is forgotten with its last block.
 //
+// A gradient may be summed in place before the end of the backward, so nothing that is still read may lie in its memory: what
+// has arrived, of which autograd has made the gradient, and the uses of its storage tell.
+//
 // raw_allocate(), which oneDNN calls, knows the address alone: so a block's context is its address, and what is freed is looked
 // for among the blocks first.
 
@@ -132,6 +135,15 @@ class AllBlocks final : public interception::CpuMemory {
   std::atomic<int> num_open_ = 0;
 };
 
+// Whether nothing but autograd's own `arrived`, of which it has made the gradient, lies in the gradient's memory. One that
+// was added to is alone (separate_gradients()), but for views that the user has.
+bool is_alone(const at::Tensor& gradient, const at::Tensor& arrived) {
+  if (!arrived.defined() || !arrived.is_alias_of(gradient)) return true;
+  const std::size_t num_uses = gradient.storage().use_count();
+  if (!arrived.is_view()) return num_uses == 2;
+  return arrived._base().use_count() == 1 && num_uses == 3;
+}
+
 bool lacks_any(ProcessGroup& group, bool has_memory) {
   at::Tensor lacks = at::full({1}, has_memory ? 0 : 1, at::kInt);
   group.all_reduce_(lacks, Reduction::kMax, "sharing memory for gradients");
@@ -193,6 +205,18 @@ at::Tensor GradientRoom::empty_like(const at::Tensor& like) {
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
   return tensor;
+}
+
+at::Tensor GradientRoom::taken(const at::Tensor& gradient,
+                               const at::Tensor& like,
+                               const at::Tensor& arrived) {
+  const bool can_stay = gradient.defined() && holds(gradient) &&
+                        gradient.scalar_type() == like.scalar_type() &&
+                        gradient.sizes() == like.sizes() && gradient.strides() == like.strides() &&
+                        is_alone(gradient, arrived);
+  if (can_stay) return gradient;
+  at::Tensor copy = empty_like(like);
+  return gradient.defined() ? copy.copy_(gradient) : copy.zero_();
 }
 
 bool GradientRoom::holds(const at::Tensor& tensor) const {

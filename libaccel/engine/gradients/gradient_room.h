@@ -4,7 +4,7 @@
 // It has a block for each gradient that it is made for. While it lives, what a node of a backward allocates that is as large as
 // one of its blocks gets a free one: that is a gradient, or something that comes and goes before one. Which block a gradient
 // gets changes from step to step, and one that finds none free is in ordinary memory: who reduces gradients looks where each
-// one is (holds()), and copies it (empty_like()). A block belongs to its tensor, also after this object's end, and is free again
+// one is, and copies it (taken()). A block belongs to its tensor, also after this object's end, and is free again
 // when that ends.
 //
 // It stands before the allocator of LibTorch for the CPU (interception/cpu_allocator.h), for good.
@@ -48,6 +48,12 @@ class GradientRoom {
   // A tensor without values, laid out as `like`, in a block: a new one where none of its size is free, because somebody keeps
   // gradients. Where no more memory can be had: in ordinary memory.
   [[nodiscard]] at::Tensor empty_like(const at::Tensor& like);
+  // `gradient` itself where it has such a block, laid out as `like` and of its dtype, to itself; else a copy in one: zeros where
+  // it is undefined. arrived: what autograd has made it of, which must not lie there too; undefined: that may.
+  [[nodiscard]] at::Tensor taken(const at::Tensor& gradient,
+                                 const at::Tensor& like,
+                                 const at::Tensor& arrived = {});
+
   // Whether the tensor has a block that the same ranks can see to itself: one number after the other.
   [[nodiscard]] bool holds(const at::Tensor& tensor) const;
 

@@ -23,8 +23,7 @@ namespace accel::sharding {
 GradientShards::GradientShards(std::vector<NamedParameter> parameters,
                                std::vector<Unit> units,
                                Mesh& mesh,
-                               int model,
-                               std::function<void()> on_first)
+                               int model)
     : parameters_(std::move(parameters)),
       units_(std::move(units)),
       unit_of_(parameters_.size()),
@@ -34,10 +33,8 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
       shards_(mesh.group(MeshAxis::kShard)),
       replicas_(mesh.size(MeshAxis::kReplicate) > 1 ? mesh.group(MeshAxis::kReplicate) : nullptr),
       model_(model),
-      on_first_(std::move(on_first)),
       scale_(at::scalar_tensor(1.0 / all_->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
-      arrived_(parameters_.size()),
       was_used_(parameters_.size()) {
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -49,45 +46,35 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
     }
   }
   find_room();
+}
+
+ExchangeState::Rules GradientShards::rules() const {
+  ExchangeState::Rules rules{.missing = ExchangeState::Missing::kIsZero};
   for (std::size_t i = 0; i < parameters_.size(); ++i)
-    hooks_.push_back(
-        interception::after_adding(parameters_[i].tensor, [this, i] { on_gradient(i); }));
+    rules.group_of.push_back(slot_of_[i] == nullptr ? ExchangeState::kNoGroup
+                                                    : unit_of_group(unit_of_[i]));
+  return rules;
 }
 
-void GradientShards::arm() {
+void GradientShards::before_backward(bool /*exchanges*/, const std::vector<at::Tensor>&) {
   const at::NoGradGuard no_grad;
   separate_gradients(parameters_);
-  if (state_ == State::kLocal || (state_ == State::kDone && !awaits_step_)) state_ = State::kArmed;
 }
 
-void GradientShards::disarm() {
-  const at::NoGradGuard no_grad;
-  separate_gradients(parameters_);
-  local_is_over_ = false;
-  if (state_ == State::kArmed || state_ == State::kDone) state_ = State::kLocal;
-}
-
-void GradientShards::abandon() noexcept {
-  if (state_ != State::kReducing) return;
+void GradientShards::drop() noexcept {
   for (UnitState& unit : unit_states_) unit = {};
   live_bytes_ = 0;
-  state_ = State::kArmed;
 }
 
-void GradientShards::on_gradient(std::size_t parameter) {
-  if (!parameters_[parameter].tensor.grad().defined()) return;
-  if (state_ == State::kLocal && !local_is_over_) return;
-  const at::NoGradGuard no_grad;
-  if (state_ != State::kReducing) {
-    call_roll(true);
-    on_first_();
-  }
-  take(parameter);
-  reduce_ready_units(false);
+Error GradientShards::second_gradient(const NamedParameter& parameter) const {
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "the parameter " + parameter.name + " gets a second gradient before the first was handed out",
+      "call accelerator.backward() for each loss, or hold no_sync() around all batches "
+      "but the last");
 }
 
-// Whether any rank has a gradient.
-bool GradientShards::call_roll(bool has_gradients) {
+bool GradientShards::begin(bool has_gradients) {
   at::Tensor said = at::empty({3}, at::kInt);
   int* values = said.data_ptr<int>();
   values[0] = has_gradients ? 1 : 0;
@@ -103,17 +90,8 @@ bool GradientShards::call_roll(bool has_gradients) {
                 "let every rank run backward through the same models in the same order");
   }
   if (values[0] == 0) return false;
-  state_ = State::kReducing;
-  num_reduced_ = 0;
-  std::fill(arrived_.begin(), arrived_.end(), std::uint8_t{0});
   for (UnitState& unit : unit_states_) unit = {};
   return true;
-}
-
-bool GradientShards::has_leftovers() const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [](const NamedParameter& parameter) {
-    return parameter.tensor.grad().defined();
-  });
 }
 
 void GradientShards::find_room() {
@@ -138,37 +116,22 @@ bool GradientShards::stays_apart(std::size_t unit) const {
 }
 
 // Moves the parameter's gradient into its unit.
-void GradientShards::take(std::size_t parameter) {
-  at::Tensor& values = parameters_[parameter].tensor;
-  if (arrived_[parameter] != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the parameter " + parameters_[parameter].name +
-                    " gets a second gradient before the first was handed out",
-                "call accelerator.backward() for each loss, or hold no_sync() around all batches "
-                "but the last");
-  }
-  arrived_[parameter] = 1;
-  const at::Tensor gradient = std::exchange(values.mutable_grad(), at::Tensor());
+void GradientShards::take(std::size_t parameter, const at::Tensor& /*arrived*/) {
+  const at::Tensor gradient =
+      std::exchange(parameters_[parameter].tensor.mutable_grad(), at::Tensor());
   if (slot_of_[parameter] == nullptr) return;
-  const std::size_t unit = unit_of_[parameter];
-  if (room_ != nullptr && stays_apart(unit)) {
+  if (room_ != nullptr && stays_apart(unit_of_[parameter])) {
     take_apart(parameter, gradient);
   } else {
     take_flat(parameter, gradient);
   }
-  ++unit_states_[unit].num_arrived;
 }
 
 // In the order of the parameter's memory, which is that of its shard.
 void GradientShards::take_apart(std::size_t parameter, const at::Tensor& gradient) {
   const at::Tensor& values = parameters_[parameter].tensor;
   const std::size_t unit = unit_of_[parameter];
-  at::Tensor own = gradient;
-  if (!room_->holds(gradient) || gradient.strides() != values.strides() ||
-      gradient.scalar_type() != values.scalar_type()) {
-    own = room_->empty_like(values);
-    own.copy_(gradient);
-  }
+  at::Tensor own = room_->taken(gradient, values);
   std::vector<at::Tensor>& apart = unit_states_[unit].apart;
   apart.resize(units_[unit].slots.size());
   hold(static_cast<std::int64_t>(own.nbytes()));
@@ -189,19 +152,11 @@ void GradientShards::take_flat(std::size_t parameter, const at::Tensor& gradient
   }
 }
 
-void GradientShards::reduce_ready_units(bool at_end) {
-  while (num_reduced_ < units_.size()) {
-    const std::size_t unit = units_.size() - 1 - num_reduced_;
-    if (!at_end && unit_states_[unit].num_arrived < units_[unit].slots.size()) return;
-    reduce(unit);
-    ++num_reduced_;
-  }
-}
-
-void GradientShards::reduce(std::size_t unit) {
+void GradientShards::reduce(std::size_t group, std::span<const std::uint8_t> arrived) {
+  const std::size_t unit = unit_of_group(group);
   UnitState& state = unit_states_[unit];
   if (!reduce_apart(unit)) {
-    flatten(unit);
+    flatten(unit, arrived);
     reduce_flat(unit);
   }
   if (replicas_)
@@ -247,7 +202,7 @@ bool GradientShards::reduce_apart(std::size_t unit) {
 }
 
 // What has stayed apart goes into the flat gradient after all.
-void GradientShards::flatten(std::size_t unit) {
+void GradientShards::flatten(std::size_t unit, std::span<const std::uint8_t> arrived) {
   UnitState& state = unit_states_[unit];
   for (std::size_t i = 0; i < state.apart.size(); ++i) {
     const at::Tensor gradient = std::exchange(state.apart[i], at::Tensor());
@@ -256,7 +211,7 @@ void GradientShards::flatten(std::size_t unit) {
     live_bytes_ -= static_cast<std::int64_t>(gradient.nbytes());
   }
   if (!state.flat.defined()) state.flat = borrow_flat(units_[unit]);
-  clear_gaps(unit);
+  clear_gaps(unit, arrived);
 }
 
 void GradientShards::reduce_flat(std::size_t unit) {
@@ -270,11 +225,11 @@ void GradientShards::reduce_flat(std::size_t unit) {
 }
 
 // Zero where no gradient was written: between slots, behind the last one, and in slots without a gradient.
-void GradientShards::clear_gaps(std::size_t unit) {
+void GradientShards::clear_gaps(std::size_t unit, std::span<const std::uint8_t> arrived) {
   const at::Tensor& flat = unit_states_[unit].flat;
   std::int64_t written = 0;
   for (const Slot& slot : units_[unit].slots) {
-    if (arrived_[slot.parameter] == 0) continue;
+    if (arrived[slot.parameter] == 0) continue;
     if (slot.offset > written) flat.narrow(0, written, slot.offset - written).zero_();
     written = slot.offset + slot.numel;
   }
@@ -308,26 +263,10 @@ void GradientShards::hold(std::int64_t bytes) noexcept {
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
 }
 
-bool GradientShards::finish(bool has_others) {
-  if (state_ == State::kLocal) {
-    local_is_over_ = true;
-    return false;
-  }
-  const at::NoGradGuard no_grad;
-  if (state_ != State::kReducing && !call_roll(has_others || has_leftovers())) return false;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].tensor.grad().defined()) take(i);
-  }
-  reduce_ready_units(true);
-  agree_on_use();
-  state_ = State::kDone;
-  awaits_step_ = true;
-  return true;
-}
-
-void GradientShards::agree_on_use() {
-  at::Tensor used = at::empty({static_cast<std::int64_t>(arrived_.size())}, at::kInt);
-  std::copy(arrived_.begin(), arrived_.end(), used.data_ptr<int>());
+// Agrees on which parameters were used.
+void GradientShards::finish(std::span<const std::uint8_t> arrived) {
+  at::Tensor used = at::empty({std::ssize(arrived)}, at::kInt);
+  std::copy(arrived.begin(), arrived.end(), used.data_ptr<int>());
   all_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");
   std::copy_n(used.const_data_ptr<int>(), was_used_.size(), was_used_.begin());
 }

@@ -37,7 +37,6 @@
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/wrap_policy.h"
-#include "libaccel/interception/backward_hooks.h"
 
 namespace accel::sharding {
 namespace {
@@ -126,6 +125,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   const auto ignored = ignored_parameters(module, settings);
   const auto groups = wrap_groups(module, settings);
   for (NamedParameter& parameter : all) {
+    trained_.insert(parameter.tensor.unsafeGetTensorImpl());
     if (ignored.contains(parameter.tensor.unsafeGetTensorImpl())) {
       ignored_.push_back(parameter.tensor);
     } else {
@@ -172,7 +172,11 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   if (settings.keeps_whole_gradients) return;
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
   gradients_ = std::make_unique<GradientShards>(
-      parameters_, units_in(recipe_.reduce), *mesh_, ++num_models, [this] { end_own_backward(); });
+      parameters_, units_in(recipe_.reduce), *mesh_, ++num_models);
+  exchange_.emplace(parameters_,
+                    *gradients_,
+                    all_->rank(),
+                    GradientExchange::Events{.at_own_end = [this] { after_backward(); }});
   divided_.emplace(parameters_, [this](std::size_t parameter) {
     if (piece_index_[parameter] >= 0)
       pieces_[static_cast<std::size_t>(piece_index_[parameter])].tensor.mutable_grad().reset();
@@ -321,38 +325,23 @@ at::Tensor ShardedModel::full_values_of(const at::Tensor& parameter) const {
   return full.defined() ? full : parameter.detach();
 }
 
-void ShardedModel::after_forward(std::vector<at::Tensor>&) {
-  if (!at::GradMode::is_enabled()) return;
-  if (sync_in_backward_) {
-    gradients_->arm();
-  } else {
-    gradients_->disarm();
-  }
-}
-
-bool ShardedModel::set_sync_in_backward(bool sync) noexcept {
-  return std::exchange(sync_in_backward_, sync);
+void ShardedModel::after_forward(std::vector<at::Tensor>& outputs) {
+  if (at::GradMode::is_enabled()) exchange_->after_forward(outputs);
 }
 
 void ShardedModel::settle() {
-  if (!gradients_->is_done()) after_backward();
+  if (exchange_->is_owed()) after_backward();
   divided_->settle();
 }
 
-// Of loss.backward(): what looks at gradients afterwards, clip_grad_norm_ of LibTorch or step() of the optimizer itself, finds
-// those that say what to write, and not none.
-void ShardedModel::end_own_backward() {
-  if (is_in_backward_) return;
-  interception::call_at_end_of_backward([this] { after_backward(); });
-}
-
+// Of loss.backward(), too: what looks at gradients afterwards, clip_grad_norm_ of LibTorch or step() of the optimizer itself,
+// finds those that say what to write, and not none.
 void ShardedModel::after_backward() {
-  is_in_backward_ = false;
   divided_->withdraw();
   bool has_ignored = false;
   for (std::size_t i = 0; i < ignored_.size(); ++i)
     has_ignored = has_ignored || has_new_gradient(i);
-  if (gradients_->finish(has_ignored)) {
+  if (exchange_->end_backward(has_ignored) == GradientExchange::End::kExchanged) {
     const at::NoGradGuard no_grad;
     hand_out_gradients();
     average_ignored();
@@ -425,28 +414,9 @@ void ShardedModel::average_ignored() {
   }
 }
 
-// One that ranks would train each for itself, or not at all.
-void ShardedModel::refuse_added_parameters() const {
-  const auto module = module_.lock();
-  if (module == nullptr) return;
-  for (const NamedParameter& parameter : trainable_parameters(*module)) {
-    if (owns(parameter.tensor)) continue;
-    const bool is_ignored =
-        std::any_of(ignored_.begin(), ignored_.end(), [&](const at::Tensor& ignored) {
-          return ignored.is_same(parameter.tensor);
-        });
-    if (is_ignored) continue;
-    throw Error(ErrorCode::kUnsupported,
-                "the parameter " + parameter.name +
-                    " was added or unfrozen after prepare(): it would not be trained alike on all "
-                    "ranks",
-                "register and unfreeze parameters before prepare()");
-  }
-}
-
 // Where every parameter was moved to it must still be: the optimizer would go on writing there.
 void ShardedModel::before_write() {
-  refuse_added_parameters();
+  if (const auto module = module_.lock()) refuse_added_parameters(*module, trained_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (places_[i] == nullptr || parameters_[i].tensor.const_data_ptr() == places_[i]) continue;
     throw Error(ErrorCode::kUnsupported,
@@ -480,7 +450,7 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
   }
   home_->publish(units);
   has_stepped_ = has_ever_stepped_ = true;
-  if (gradients_ != nullptr) gradients_->settled();
+  if (exchange_) exchange_->settled();
 }
 
 void ShardedModel::begin_save(FullParameters which, std::span<const at::Tensor> asked) {

@@ -30,6 +30,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "libaccel/engine/gradients/divided_gradients.h"
+#include "libaccel/engine/gradients/gradient_exchange.h"
 #include "libaccel/engine/gradients/gradient_shards.h"
 #include "libaccel/engine/gradients/model_sync.h"
 #include "libaccel/engine/homes/parameter_claim.h"
@@ -70,14 +71,11 @@ class ShardedModel : public ModelSync {
   void before_forward() override {}
   [[nodiscard]] bool wants_outputs() const noexcept override { return false; }
   void after_forward(std::vector<at::Tensor>& outputs) override;
-  void begin_backward() noexcept override { is_in_backward_ = true; }
+  void begin_backward() noexcept override { exchange_->begin_backward(); }
   void after_backward() override;
-  void abandon_backward() noexcept override {
-    is_in_backward_ = false;
-    gradients_->abandon();
-  }
-  bool set_sync_in_backward(bool sync) noexcept override;
-  void sync_next_backward() override { gradients_->arm(); }
+  void abandon_backward() noexcept override { exchange_->abandon(); }
+  bool set_sync_in_backward(bool sync) noexcept override { return exchange_->set_sync(sync); }
+  void sync_next_backward() override { exchange_->arm(); }
 
   [[nodiscard]] bool is_divided() const noexcept override { return true; }
   [[nodiscard]] bool is_first_replica() const noexcept override;
@@ -138,7 +136,7 @@ class ShardedModel : public ModelSync {
   // Those that are there may be added to: the optimizer set its own to zero, and whoever has others wants them added.
   void gradients_were_cleared() noexcept {
     has_stepped_ = false;
-    if (gradients_ != nullptr) gradients_->settled();
+    if (exchange_) exchange_->settled();
   }
   // [shard_numel] of this rank, in the precision that the optimizer sees. Borrowed.
   [[nodiscard]] at::Tensor shard(std::size_t unit) const;
@@ -164,12 +162,10 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] at::Tensor guarded_shard(std::size_t unit, const std::vector<Piece>& places) const;
   // What lies at `range`, a piece's part of a unit or gradient, in the shape of the piece.
   [[nodiscard]] at::Tensor shaped(const at::Tensor& range, const Piece& place) const;
-  void end_own_backward();
   void hand_out_gradients();
   [[nodiscard]] bool has_piece_gradients() const;
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
-  void refuse_added_parameters() const;
   void settle_writes();
   // Lets this rank's pieces have what the program has written to parameters since the last step.
   void take_written();
@@ -178,6 +174,7 @@ class ShardedModel : public ModelSync {
   std::shared_ptr<ProcessGroup> group_;  // along kShard
   std::shared_ptr<ProcessGroup> all_;    // along kData
   std::weak_ptr<const torch::nn::Module> module_;
+  std::unordered_set<const c10::TensorImpl*> trained_;
   std::vector<NamedParameter> parameters_;  // those that are divided
   std::optional<ParameterClaim> claim_;     // on them
   std::vector<at::Tensor> ignored_;         // trained, but whole on every rank
@@ -192,6 +189,7 @@ class ShardedModel : public ModelSync {
   std::vector<std::ptrdiff_t> piece_index_;                        // by parameter; -1: none
   std::vector<std::size_t> unit_index_;                            // by parameter
   std::unique_ptr<GradientShards> gradients_;  // nullptr: a derived class averages whole ones
+  std::optional<GradientExchange> exchange_;   // of them
   std::optional<DividedGradients> divided_;    // of the parameters, where gradients are shards
   std::unordered_set<const c10::TensorImpl*> piece_tensors_;
   std::vector<const void*> places_;  // of the parameters in memory
@@ -201,8 +199,6 @@ class ShardedModel : public ModelSync {
     std::int64_t version;
   };
   std::vector<std::optional<Averaged>> averaged_;
-  bool sync_in_backward_ = true;
-  bool is_in_backward_ = false;  // of Accelerator::backward()
   bool has_stepped_ = false;  // since gradients were handed out, or cleared by a prepared optimizer
   bool has_ever_stepped_ = false;
   bool has_handed_out_ = false;

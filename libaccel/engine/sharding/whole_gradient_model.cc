@@ -1,12 +1,7 @@
 #include "libaccel/engine/sharding/whole_gradient_model.h"
 
-#include <cstddef>
-#include <utility>
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
-
-#include "libaccel/interception/backward_hooks.h"
 
 namespace accel::sharding {
 namespace {
@@ -33,8 +28,10 @@ WholeGradientModel::WholeGradientModel(const torch::nn::Module& module,
                                        const PrecisionRecipe& recipe,
                                        const DistributedDataParallelKwargs& options)
     : ShardedModel(module, mesh, settings, recipe),
-      reducer_(module, mesh->group(MeshAxis::kData), options, DdpReducer::FirstState::kIsEqual),
-      hooks_(parameters(), [this](std::size_t, const at::Tensor&) { await_end(); }) {}
+      reducer_(
+          module, mesh->group(MeshAxis::kData), options, DdpReducer::FirstState::kIsEqual, [this] {
+            give_parts();
+          }) {}
 
 void WholeGradientModel::settle() {
   const at::NoGradGuard no_grad;
@@ -50,17 +47,6 @@ void WholeGradientModel::settle() {
     if (!whole.is_same(parameter.grad())) parameter.mutable_grad() = whole;
     part = gradient_part(whole, piece);
   }
-}
-
-// Behind what the reducer does at the end, which it asks for while gradients come.
-void WholeGradientModel::await_end() {
-  if (std::exchange(end_is_awaited_, true)) return;
-  interception::call_at_end_of_backward([this] {
-    interception::call_at_end_of_backward([this] {
-      end_is_awaited_ = false;
-      give_parts();
-    });
-  });
 }
 
 void WholeGradientModel::give_parts() {

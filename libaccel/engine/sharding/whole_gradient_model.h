@@ -14,7 +14,6 @@
 #include <accel/accelerator_options.h>
 
 #include "libaccel/engine/gradients/ddp_reducer.h"
-#include "libaccel/engine/gradients/gradient_hooks.h"
 #include "libaccel/engine/sharding/sharded_model.h"
 
 namespace accel::sharding {
@@ -30,11 +29,8 @@ class WholeGradientModel final : public ShardedModel {
 
   void before_forward() override { reducer_.before_forward(); }
   [[nodiscard]] bool wants_outputs() const noexcept override { return reducer_.wants_outputs(); }
-  void after_forward(std::vector<at::Tensor>& outputs) override {
-    end_is_awaited_ = false;  // an exception may have ended the backward before
-    reducer_.after_forward(outputs);
-  }
-  void begin_backward() noexcept override {}
+  void after_forward(std::vector<at::Tensor>& outputs) override { reducer_.after_forward(outputs); }
+  void begin_backward() noexcept override { reducer_.begin_backward(); }
   void after_backward() override { reducer_.after_backward(); }
   void abandon_backward() noexcept override { reducer_.abandon_backward(); }
   bool set_sync_in_backward(bool sync) noexcept override {
@@ -46,12 +42,9 @@ class WholeGradientModel final : public ShardedModel {
   void settle() override;
 
  private:
-  void await_end();
   void give_parts();
 
   DdpReducer reducer_;
-  GradientHooks hooks_;
-  bool end_is_awaited_ = false;  // of a backward
 };
 
 }  // namespace accel::sharding

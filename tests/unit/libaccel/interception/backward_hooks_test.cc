@@ -56,32 +56,34 @@ TEST_F(BackwardHooks, AreCalledBeforeAfterAndBehindTheSum) {
     call_at_end_of_backward(note("end too"));
     notes_.emplace_back(is_in_backward() ? "behind" : "behind: in no node");
   }));
-  std::optional<GradientHook> after(after_adding(weight_, note("after")));
 
-  EXPECT_THAT(backward(),
-              ElementsAre("before", "user", "after", "behind", "end", "end too", "last"));
+  EXPECT_THAT(backward(), ElementsAre("before", "user", "behind", "end", "end too", "last"));
   EXPECT_FALSE(is_in_backward());
 
   before.reset();
   behind.reset();
-  after.reset();
   EXPECT_THAT(backward(), ElementsAre("user"));
 }
 
-TEST_F(BackwardHooks, OneThatTheProgramHasReplacedLeavesItsPlaceToIt) {
-  std::optional<GradientHook> after(after_adding(weight_, note("after")));
+TEST_F(BackwardHooks, AreNotReplacedByOneThatTheProgramPutsThereLater) {
+  const GradientHook behind(
+      behind_adding(weight_, [this](const at::Tensor&) { notes_.emplace_back("behind"); }));
   torch::autograd::impl::set_post_acc_grad_hooks(weight_,
                                                  std::make_unique<UsersHook>(note("user")));
-  after.reset();
 
-  EXPECT_THAT(backward(), ElementsAre("user"));
+  EXPECT_THAT(backward(), ElementsAre("user", "behind"));
 }
 
 TEST_F(BackwardHooks, TwoObjectsMayWatchOneParameter) {
-  std::optional<GradientHook> first(after_adding(weight_, note("first")));
-  const GradientHook second(after_adding(weight_, note("second")));
+  std::optional<GradientHook> first(
+      behind_adding(weight_, [this](const at::Tensor&) { notes_.emplace_back("first"); }));
+  const GradientHook second(
+      behind_adding(weight_, [this](const at::Tensor&) { notes_.emplace_back("second"); }));
 
   EXPECT_THAT(backward(), ElementsAre("first", "second"));
+
+  first.reset();
+  EXPECT_THAT(backward(), ElementsAre("second"));
 }
 
 }  // namespace

@@ -103,7 +103,13 @@ TEST(ModuleForward, TrainsZeroOneToTheBitsOfThePreparedOne) {
   });
 }
 
-// By turns the last forward before the next step without sync is one with: see GradientShards.
+TEST(ModuleForward, TrainsShardsToTheBitsOfThePreparedOne) {
+  test::run_ranks(2, [] {
+    for (const Spelling spelling : {Spelling::kModule, Spelling::kByTurns})
+      expect_same_training({.fsdp_plugin = FullyShardedDataParallelPlugin{}}, spelling);
+  });
+}
+
 TEST(ModuleForward, AveragesGradientsOfShardsAfterAForwardWithoutSync) {
   test::run_ranks(2, [] {
     Accelerator accelerator({.fsdp_plugin = FullyShardedDataParallelPlugin{}});
