@@ -32,6 +32,7 @@ complete -c accel -n __accel_is_alone -a merge-weights -d 'make one model.safete
 complete -c accel -n __accel_is_alone -a test -d 'see whether workers of this set-up can train together'
 complete -c accel -n __accel_is_alone -a to-fsdp2 -d 'write an FSDP 1 configuration as one of FSDP 2'
 complete -c accel -n __accel_is_alone -a tpu-config -d 'run commands on all workers of a TPU pod, through gcloud'
+complete -c accel -n __accel_is_alone -a train -d 'train an exported model on files, without Python'
 complete -c accel -n __accel_is_alone -a run -d 'submit a job to the agent of this machine and follow it'
 complete -c accel -n __accel_is_alone -a status -d 'the jobs of an agent, or one job'
 complete -c accel -n __accel_is_alone -a logs -d 'what the workers of a job wrote'
@@ -560,6 +561,8 @@ for program in accel-tpu-config
     complete -c $program -l accelerate_version -x -d 'which one: a version, latest or dev'
     complete -c $program -l debug -d 'print the line that would run'
 end
+for program in accel-train
+end
 function __accel_has_hyphens
     set -l words (commandline -opc) (commandline -ct)
     string match -qr -- '^--[a-z0-9]+-' $words[-2..-1]
@@ -582,6 +585,6 @@ function __accel_hyphened
         end
     end
 end
-for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-merge-weights accel-test accel-to-fsdp2 accel-tpu-config
+for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-merge-weights accel-test accel-to-fsdp2 accel-tpu-config accel-train
     complete -c $program -n __accel_has_hyphens -f -a '(__accel_hyphened)'
 end

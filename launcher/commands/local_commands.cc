@@ -10,6 +10,7 @@
 #include "launcher/commands/test_command.h"
 #include "launcher/commands/to_fsdp2.h"
 #include "launcher/commands/tpu_config.h"
+#include "launcher/commands/train_command.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/text/choice_list.h"
 
@@ -34,6 +35,7 @@ std::span<const LocalCommand> local_commands() noexcept {
       {"tpu-config",
        "run commands on all workers of a TPU pod, through gcloud",
        tpu_config_command},
+      {"train", "train an exported model on files, without Python", train_command},
   };
   return kCommands;
 }

@@ -1,45 +1,20 @@
 #include "launcher/commands/test_command.h"
 
 #include <cstdio>
-#include <filesystem>
 
-#include <unistd.h>
-
-#include <accel/result.h>
-
+#include "launcher/commands/libaccel_program.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/launch/cmd_launch.h"
 
 namespace accel::launcher {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kTest = "test";
 constexpr const char* kSelftest = "accel-selftest";
 // The peer's words, so that scripts which look for them find them.
 constexpr const char* kSuccess = "Test is a success! You are ready for your distributed training!";
 
-Result<std::string> find_self_test() {
-  std::error_code failure;
-  const std::string program = fs::read_symlink("/proc/self/exe", failure).string();
-  const std::vector<std::string> places = self_test_places(program);
-  for (const std::string& place : places) {
-    if (::access(place.c_str(), X_OK) == 0) return place;
-  }
-  return Error(ErrorCode::kUnsupported,
-               "there is no self test: neither " + places[0] + " nor " + places[1] +
-                   " can be executed; it is part of libaccel, which this installation lacks",
-               "install libaccel as well, or build accel with -DACCEL_WITH_TORCH=ON");
-}
-
 }  // namespace
-
-std::vector<std::string> self_test_places(const std::string& program) {
-  const fs::path folder = fs::path(program).parent_path();
-  return {(folder / kSelftest).string(),
-          (folder / ".." / "libexec" / "accel" / kSelftest).lexically_normal().string()};
-}
 
 std::vector<std::string> self_test_launch(const std::string& config_file,
                                           bool is_strict,
@@ -62,7 +37,7 @@ int test_command(const std::vector<std::string>& arguments) {
                         "the configuration to test; the default one where it is not given");
   line.app().add_flag("--strict", is_strict, "warnings about the configuration are errors");
   if (const auto status = line.parse(arguments)) return *status;
-  const auto self_test = find_self_test();
+  const auto self_test = find_libaccel_program(kSelftest);
   if (!self_test) return print_error(kTest, self_test.error());
   const int status = cmd_launch(self_test_launch(config_file, is_strict, *self_test));
   if (status == 0) std::puts(kSuccess);

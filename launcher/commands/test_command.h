@@ -9,9 +9,6 @@ namespace accel::launcher {
 // The exit status. Arguments are what stands after the name of the command.
 int test_command(const std::vector<std::string>& arguments);
 
-// Where accel-selftest may be, in the order of the search: beside the program, then in the libexec folder of its prefix.
-[[nodiscard]] std::vector<std::string> self_test_places(const std::string& program);
-
 // The words after accel-launch that start it; an empty `config_file` is the default one.
 [[nodiscard]] std::vector<std::string> self_test_launch(const std::string& config_file,
                                                         bool is_strict,

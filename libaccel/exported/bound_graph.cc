@@ -82,6 +82,26 @@ void BoundGraph::move_constants(const at::TensorOptions& options, bool non_block
   }
 }
 
+std::vector<std::int64_t> BoundGraph::input_sizes(const std::string& name) const {
+  const auto is_it = [&](const InputSpec& input) {
+    return input.kind == InputSpec::Kind::kUser && input.target == name;
+  };
+  const auto found = std::ranges::find_if(graph_.inputs, is_it);
+  if (found == graph_.inputs.end()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "there is no input " + printable(name) + ", but " +
+                    printable(joined(input_names(), ", ")));
+  }
+  std::vector<std::int64_t> sizes;
+  const auto shape = graph_.graph.input_shapes.find(found->id);
+  if (shape == graph_.graph.input_shapes.end()) return sizes;
+  for (const Dimension& dimension : shape->second.sizes) {
+    const auto* const number = std::get_if<std::int64_t>(&dimension);
+    sizes.push_back(number == nullptr ? -1 : *number);
+  }
+  return sizes;
+}
+
 std::vector<std::string> BoundGraph::input_names() const {
   std::vector<std::string> names;
   for (const InputSpec& input : graph_.inputs)

@@ -43,6 +43,10 @@ ExportedOutputs ExportedModelImpl::run(std::vector<c10::IValue> inputs) {
   return model_->graph(is_training()).run(std::move(inputs));
 }
 
+std::vector<std::int64_t> ExportedModelImpl::input_sizes(const std::string& name) const {
+  return model_->graph(is_training()).input_sizes(name);
+}
+
 std::vector<std::string> ExportedModelImpl::input_names() const {
   return model_->graph(is_training()).input_names();
 }

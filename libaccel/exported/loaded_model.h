@@ -37,6 +37,8 @@ class BoundGraph {
   [[nodiscard]] Program& program() noexcept { return program_; }
   [[nodiscard]] std::vector<std::string> input_names() const;
   [[nodiscard]] std::vector<std::string> output_names() const;
+  // -1: no number. Throws kInvalidArgument for a name that no input has.
+  [[nodiscard]] std::vector<std::int64_t> input_sizes(const std::string& name) const;
   // The values of inputs that the caller gives.
   [[nodiscard]] const std::vector<ValueId>& user_values() const noexcept { return user_values_; }
 

@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
@@ -123,6 +124,9 @@ class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module {
 
   [[nodiscard]] std::vector<std::string> input_names() const;
   [[nodiscard]] std::vector<std::string> output_names() const;
+  // The sizes that the graph takes for an input; -1: any, or one that follows from others. Empty for what is no tensor. Throws
+  // kInvalidArgument for a name that no input has.
+  [[nodiscard]] std::vector<std::int64_t> input_sizes(const std::string& name) const;
 
   // One call of the submodule at this path ("model.layers.0"); "model.layers.0@1" is its second one. Throws kInvalidArgument
   // when no node belongs to it.

@@ -29,6 +29,7 @@ FORBIDDEN_INCLUDES = {
     "launcher": [TORCH, RPC, r"libaccel/", r"agent/"],
     "checkpoint_tools": [TORCH, RPC, r"runtime/supervisor/", r"launcher/", r"libaccel/", r"agent/"],
     "agent": [TORCH, r"libaccel/", r"launcher/"],
+    "train": [RPC, r"runtime/supervisor/", r"libaccel/", r"launcher/", r"agent/", r"boost/"],
     "agent/coordinator": [TORCH, RPC, r"accel/v1/"],
     "libaccel": [RPC, r"supervisor/", r"launcher/", r"agent/", r"boost/"],
     "libaccel/engine": [r"accel/(accel|accelerator|prepared_model|dataloader|launchers)\.h"],
