@@ -171,8 +171,8 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   round_others(module, ignored);
   if (settings.keeps_whole_gradients) return;
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
-  gradients_ = std::make_unique<GradientShards>(
-      parameters_, units_in(recipe_.reduce), *mesh_, ++num_models);
+  gradients_ =
+      std::make_unique<GradientShards>(parameters_, units_in(recipe_.reduce), *mesh_, ++num_models);
   exchange_.emplace(parameters_,
                     *gradients_,
                     all_->rank(),
