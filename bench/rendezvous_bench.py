@@ -107,6 +107,15 @@ def traffic():
             tell("its connections carry to a node in all, with handshakes", "bytes", result["tcp_sent"] / nodes)
             tell("its connections carry from a node in all", "bytes", result["tcp_received"] / nodes)
         tell("threads of coordinator and agents together", "threads", result["threads"], 32)
+        # Each node beats once a second, beyond a thousand nodes once in as many seconds as there are thousands.
+        steady = nodes * result["steady_s"]
+        tell("steady: the coordinator sends, each node", "bytes/s", result["steady_sent"] / steady)
+        tell("steady: it receives, each node", "bytes/s", result["steady_received"] / steady)
+        if carrier == "sockets":
+            tell("steady: its connections carry, both ways, each node", "bytes/s", (result["steady_tcp_sent"] + result["steady_tcp_received"]) / steady)
+        tell("steady: the connection of an agent that follows the job carries, both ways", "bytes/s",
+             result["following_steady"] / result["followers"] / result["steady_s"], 100)
+        tell("the same for a restart", "bytes", result["following_restart"] / result["followers"], 8192)
 
 
 def links_down():

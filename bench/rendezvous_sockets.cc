@@ -12,6 +12,9 @@
 // survivor; the bytes of messages that the coordinator sends and receives for the first generation and for the restart, what
 // its sockets carry in all (TCP_INFO), their number, and the threads of the process but for those of agents' certificates. Fails unless every agent got a place
 // of its own in the same world, twice.
+//
+// invited: kFollowers other agents follow the job as well, as for `accel logs -f`, over TCP in both cases. Bytes of a steady job
+// are those of kSteady seconds in which nothing happens.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,6 +23,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -40,6 +44,9 @@
 #include "agent/access/ticket_book.h"
 #include "agent/calls/client_channel.h"
 #include "agent/calls/grpc_server.h"
+#include "agent/cluster/cluster_client.h"
+#include "agent/cluster/cluster_service.h"
+#include "agent/cluster/cluster_watch.h"
 #include "agent/coordinator/member/member.h"
 #include "agent/rendezvous/coordinator_host.h"
 #include "agent/rendezvous/job_specs.h"
@@ -56,6 +63,8 @@ using namespace accel::agent;
 
 constexpr const char* kJob = "bench";
 constexpr int kProcsPerNode = 8;
+constexpr int kFollowers = 16;
+constexpr std::chrono::seconds kSteady{40};
 
 [[noreturn]] void fail(const std::string& why) {
   std::fprintf(stderr, "rendezvous_sockets: %s\n", why.c_str());
@@ -73,10 +82,10 @@ TlsFiles issue(const std::string& folder, const std::string& name) {
 }
 
 struct Carried {
-  int connections = 0;
   std::uint64_t sent = 0;  // bytes
   std::uint64_t received = 0;
 };
+using Connections = std::map<unsigned long long, Carried>;  // by the inode of the socket
 
 // What the kernel says of a connection: glibc's tcp_info ends earlier.
 struct LongTcpInfo {
@@ -88,9 +97,8 @@ struct LongTcpInfo {
 static_assert(offsetof(LongTcpInfo, bytes_acked) == 120, "as <linux/tcp.h> has it");
 
 // What the established connections whose local port is the coordinator's have carried, TLS and all.
-Carried count_connections(int port) {
-  Carried carried;
-  std::set<unsigned long long> seen;  // the gate keeps a duplicate of each
+Connections look_at_connections(int port) {
+  Connections seen;  // the gate keeps a duplicate of each
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::atoi(entry.path().filename().c_str());
     sockaddr_in local{};
@@ -103,12 +111,19 @@ Carried count_connections(int port) {
     if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
     struct stat file {};
     constexpr int kEstablished = 1;
-    if (info.head.tcpi_state != kEstablished || ::fstat(fd, &file) != 0 ||
-        !seen.insert(file.st_ino).second)
-      continue;
-    ++carried.connections;
-    carried.sent += info.bytes_acked;
-    carried.received += info.bytes_received;
+    if (info.head.tcpi_state != kEstablished || ::fstat(fd, &file) != 0) continue;
+    seen[file.st_ino] = {info.bytes_acked, info.bytes_received};
+  }
+  return seen;
+}
+
+// Of those that are in `which`, or of those that are not.
+Carried sum(const Connections& all, const Connections& which, bool is_in) {
+  Carried carried;
+  for (const auto& [inode, one] : all) {
+    if (which.contains(inode) != is_in) continue;
+    carried.sent += one.sent;
+    carried.received += one.received;
   }
   return carried;
 }
@@ -153,6 +168,27 @@ struct Traffic {
 Traffic operator-(const Traffic& now, const Traffic& before) {
   return {now.down - before.down, now.up - before.up};
 }
+
+// An agent that follows the job for somebody.
+class Follower {
+ public:
+  Follower(boost::asio::io_context& loop, AgentConfig config)
+      : config_(std::move(config)), client_(loop, config_, ""), watch_(loop, client_) {}
+  void begin() {
+    following_ = watch_.follow(
+        kJob,
+        {.on_job = [this](const v1::Job& now) { job = now; },
+         .on_gone = [] { fail("a follower: the job is gone"); },
+         .on_error = [](const Error& error) { fail("a follower: " + error.message()); }});
+  }
+  v1::Job job;
+
+ private:
+  const AgentConfig config_;
+  ClusterClient client_;
+  ClusterWatch watch_;
+  ClusterWatch::Following following_;
+};
 
 class Bench;
 
@@ -205,7 +241,20 @@ class Bench {
       lost_ = SteadyClock().now();
     };
     options.audit = [](const std::string& line) { fail(line); };
+    options.changed = [this] {
+      if (cluster_) cluster_->take_change();
+    };
     host_ = std::make_unique<CoordinatorHost>(loop_, std::move(options));
+    cluster_ = std::make_unique<ClusterService>(
+        ClusterService::Parts{.loop = loop_,
+                              .coordinator_loop = loop_,
+                              .config = follower_config("cluster"),
+                              .token_key = "",
+                              .coordinator = host_.get(),
+                              .files = files_,
+                              .audit = [](const std::string&) {},
+                              .audit_refusal = [](const std::string& line) { fail(line); },
+                              .agent_uid = ::geteuid()});
     setting_.has_sockets ? listen() : serve_in_memory();
     if (!setting_.is_invited) start_job();
   }
@@ -219,13 +268,16 @@ class Bench {
         "{\"connect_s\": %.6f, \"rendezvous_s\": %.6f, \"restart_s\": %.6f, \"loss_seen_s\": %.6f, "
         "\"stop_s\": %.6f, \"connections\": %d, \"world_size\": %d, \"first_sent\": %llu, "
         "\"first_received\": %llu, \"restart_sent\": %llu, \"restart_received\": %llu, "
-        "\"tcp_sent\": %llu, \"tcp_received\": %llu, \"threads\": %d}\n",
+        "\"tcp_sent\": %llu, \"tcp_received\": %llu, \"threads\": %d, "
+        "\"followers\": %d, \"steady_s\": %d, \"steady_sent\": %llu, \"steady_received\": %llu, "
+        "\"steady_tcp_sent\": %llu, \"steady_tcp_received\": %llu, \"following_steady\": %llu, "
+        "\"following_restart\": %llu}\n",
         seconds_between(begun_, joined_),
         seconds_between(joined_, started_),
         seconds_between(failed_, restarted_),
         seconds_between(died_, lost_),
         seconds_between(lost_, stopped_),
-        carried_.connections,
+        num_connections_,
         world_size_,
         static_cast<unsigned long long>(first_.down),
         static_cast<unsigned long long>(first_.up),
@@ -233,7 +285,15 @@ class Bench {
         static_cast<unsigned long long>(restart_.up),
         static_cast<unsigned long long>(carried_.sent),
         static_cast<unsigned long long>(carried_.received),
-        num_threads_);
+        num_threads_,
+        static_cast<int>(followers_.size()),
+        static_cast<int>(kSteady.count()),
+        static_cast<unsigned long long>(steady_.down),
+        static_cast<unsigned long long>(steady_.up),
+        static_cast<unsigned long long>(steady_carried_.sent),
+        static_cast<unsigned long long>(steady_carried_.received),
+        static_cast<unsigned long long>(following_steady_),
+        static_cast<unsigned long long>(following_restart_));
     std::fflush(stdout);
     // gRPC's own threads and the streams need no farewell.
     std::_Exit(0);
@@ -262,16 +322,21 @@ class Bench {
       started_ = SteadyClock().now();
       first_ = traffic - before_;
       num_threads_ = count_threads();
-      return later([this] {
-        failed_ = SteadyClock().now();
-        before_ = traffic;
-        agents_.front()->fail_worker();
-      });
+      return later(std::chrono::seconds(1),
+                   [this] { setting_.is_invited ? follow() : fail_worker(); });
     }
     restarted_ = SteadyClock().now();
     restart_ = traffic - before_;
-    if (setting_.has_sockets) carried_ = count_connections(server_->tcp_port());
-    later([this] {
+    later(std::chrono::seconds(1), [this] {
+      const Connections now = look_at_connections(port_);
+      carried_ = sum(now, nodes_connections(now), true);
+      num_connections_ = static_cast<int>(nodes_connections(now).size());
+      following_restart_ = following(now) - following_before_;
+      for (const auto& follower : followers_) {
+        if (follower->job.generation() != 2 || follower->job.nodes_size() != nodes_ ||
+            follower->job.state() != v1::JOB_STATE_RUNNING)
+          fail("a follower does not see the job as it is");
+      }
       died_ = SteadyClock().now();
       agents_.back()->die();
     });
@@ -292,11 +357,12 @@ class Bench {
   void listen() {
     config_.listen = "127.0.0.1:0";
     config_.tls = issue(setting_.folder, "coordinator");
-    config_.max_connections = config_.max_connections_each = nodes_ + 8;
-    auto server = GrpcServer::start(config_, "", {host_.get()});
+    config_.max_connections = config_.max_connections_each = nodes_ + kFollowers + 8;
+    auto server = GrpcServer::start(config_, "", {host_.get(), cluster_.get()});
     if (!server) fail(server.error().message());
     server_ = *std::move(server);
-    const std::string target = "127.0.0.1:" + std::to_string(server_->tcp_port());
+    port_ = server_->tcp_port();
+    const std::string target = "127.0.0.1:" + std::to_string(port_);
     for (int i = 0; i < nodes_; ++i) {
       // A certificate speaks for its own node alone.
       auto credentials = client_credentials(issue(setting_.folder, "n" + std::to_string(i)), false);
@@ -308,6 +374,8 @@ class Bench {
   void serve_in_memory() {
     grpc::ServerBuilder builder;
     builder.RegisterService(host_.get());
+    builder.RegisterService(cluster_.get());
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     memory_server_ = builder.BuildAndStart();
     if (memory_server_ == nullptr) fail("gRPC does not begin");
     for (int i = 0; i < nodes_; ++i) add_agent(memory_server_->InProcessChannel({}));
@@ -324,10 +392,59 @@ class Bench {
     host_->handle(StartJob{.request_id = "1", .job = std::move(job)});
   }
 
+  AgentConfig follower_config(const std::string& name) {
+    AgentConfig config;
+    config.node_id = name;
+    config.insecure = !setting_.has_sockets;
+    if (setting_.has_sockets) config.tls = issue(setting_.folder, name);
+    config.coordinator = "127.0.0.1:" + std::to_string(port_);
+    return config;
+  }
+
+  // Those that were there before the followers came.
+  const Connections& nodes_connections(const Connections& now) const {
+    return followers_.empty() ? now : own_connections_;
+  }
+
+  // Bytes of the followers' connections, both ways.
+  std::uint64_t following(const Connections& now) const {
+    const Carried carried = sum(now, nodes_connections(now), false);
+    return carried.sent + carried.received;
+  }
+
+  void follow() {
+    own_connections_ = look_at_connections(port_);
+    for (int i = 0; i < kFollowers; ++i) {
+      followers_.push_back(
+          std::make_unique<Follower>(loop_, follower_config("f" + std::to_string(i))));
+      followers_.back()->begin();
+    }
+    later(std::chrono::seconds(3), [this] {
+      before_ = traffic;
+      steady_before_ = look_at_connections(port_);
+      later(kSteady, [this] {
+        steady_ = traffic - before_;
+        const Connections now = look_at_connections(port_);
+        const Carried before = sum(steady_before_, own_connections_, true);
+        const Carried after = sum(now, own_connections_, true);
+        steady_carried_ = {after.sent - before.sent, after.received - before.received};
+        following_steady_ = following(now) - following(steady_before_);
+        fail_worker();
+      });
+    });
+  }
+
+  void fail_worker() {
+    if (!followers_.empty()) following_before_ = following(look_at_connections(port_));
+    failed_ = SteadyClock().now();
+    before_ = traffic;
+    agents_.front()->fail_worker();
+  }
+
   // What is left to do of what was before is not counted with what comes.
   template <typename Work>
-  void later(Work work) {
-    timer_.expires_after(std::chrono::seconds(1));
+  void later(std::chrono::seconds pause, Work work) {
+    timer_.expires_after(pause);
     timer_.async_wait([work](const boost::system::error_code&) { work(); });
   }
 
@@ -349,6 +466,9 @@ class Bench {
   TicketBook tickets_{clock_};
   AgentConfig config_;
   std::unique_ptr<CoordinatorHost> host_;
+  FileReaders files_{loop_};
+  std::unique_ptr<ClusterService> cluster_;
+  int port_ = 0;
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<grpc::Server> memory_server_;
   std::vector<std::unique_ptr<SimulatedAgent>> agents_;
@@ -358,8 +478,17 @@ class Bench {
   int num_started_ = 0;
   int num_stopped_ = 0;
   int num_threads_ = 0;
+  std::vector<std::unique_ptr<Follower>> followers_;
+  Connections own_connections_;  // of the nodes, once somebody follows
+  Connections steady_before_;
   Carried carried_;
+  Carried steady_carried_;
+  std::uint64_t following_before_ = 0;
+  std::uint64_t following_steady_ = 0;
+  std::uint64_t following_restart_ = 0;
+  int num_connections_ = 0;
   Traffic before_;
+  Traffic steady_;
   Traffic first_;
   Traffic restart_;
   TimePoint begun_{};

@@ -1,8 +1,8 @@
 #include "agent/cluster/cluster_client.h"
 
 #include "agent/access/ticket_book.h"
-#include "agent/calls/client_channel.h"
 #include "agent/calls/grpc_status.h"
+#include "agent/cluster/job_followers.h"
 #include "agent/rendezvous/token_proof.h"
 
 namespace accel::agent {
@@ -64,7 +64,8 @@ template <typename Request, typename Response, typename Begin>
 void ClusterClient::call(const std::string& endpoint,
                          const Request& request,
                          Done<Response> done,
-                         Begin begin) {
+                         Begin begin,
+                         std::chrono::seconds deadline) {
   struct Call {
     std::shared_ptr<v1::Cluster::Stub> stub;
     grpc::ClientContext context;
@@ -79,7 +80,7 @@ void ClusterClient::call(const std::string& endpoint,
   auto made = std::make_shared<Call>();
   made->stub = *to;
   made->request = request;
-  made->context.set_deadline(std::chrono::system_clock::now() + kUnaryDeadline);
+  made->context.set_deadline(std::chrono::system_clock::now() + deadline);
   sign(made->context);
   calls_.begin(made->context);
   begin(*made,
@@ -113,6 +114,18 @@ void ClusterClient::jobs(const v1::JobsReq& request, Done<v1::JobList> done) {
 
 void ClusterClient::page_of_jobs(const v1::JobsReq& request, Done<v1::JobList> done) {
   call(coordinator_, request, std::move(done), kAskForJobs);
+}
+
+void ClusterClient::changes(const v1::ChangesReq& request, Done<v1::JobChanges> done) {
+  call(
+      coordinator_,
+      request,
+      std::move(done),
+      [](auto& made, auto answer) {
+        made.stub->async()->Changes(
+            &made.context, &made.request, &made.response, std::move(answer));
+      },
+      kHoldForNews + kUnaryDeadline);
 }
 
 void ClusterClient::next_page(const v1::JobsReq& request,

@@ -21,6 +21,7 @@
 #include <accel/result.h>
 
 #include "accel/v1/cluster.grpc.pb.h"
+#include "agent/calls/client_channel.h"
 #include "agent/calls/open_calls.h"
 #include "agent/calls/peer_channels.h"
 #include "agent/config/agent_config.h"
@@ -60,6 +61,8 @@ class ClusterClient {
   void jobs(const v1::JobsReq& request, Done<v1::JobList> done);
   // One page of all.
   void page_of_jobs(const v1::JobsReq& request, Done<v1::JobList> done);
+  // Comes when something has changed.
+  void changes(const v1::ChangesReq& request, Done<v1::JobChanges> done);
   void stop(const v1::StopPartsReq& request, Done<v1::Job> done);
   void scale(const v1::ScalePartsReq& request, Done<v1::Job> done);
   void ledger(const v1::JobRef& request, Done<v1::Ledger> done);
@@ -83,7 +86,11 @@ class ClusterClient {
   void close_idle_later();
   void sign(grpc::ClientContext& context) const;
   template <typename Request, typename Response, typename Begin>
-  void call(const std::string& endpoint, const Request& request, Done<Response> done, Begin begin);
+  void call(const std::string& endpoint,
+            const Request& request,
+            Done<Response> done,
+            Begin begin,
+            std::chrono::seconds deadline = kUnaryDeadline);
   void next_page(const v1::JobsReq& request,
                  const std::shared_ptr<JobPages>& pages,
                  Done<v1::JobList> done);

@@ -10,7 +10,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::chrono::milliseconds kNodeRetry{200};
 constexpr std::chrono::seconds kFarewell{10};  // from the job's end to the last output of its nodes
 constexpr std::chrono::seconds kCoordinatorPatience{60};
 constexpr std::size_t kMostNodes = 64;  // at a time: each may have 64 KiB waiting here
@@ -19,25 +18,67 @@ constexpr std::size_t kMostNodes = 64;  // at a time: each may have 64 KiB waiti
 
 ClusterLogs::ClusterLogs(asio::io_context& loop,
                          ClusterClient& client,
+                         ClusterWatch& watch,
                          std::shared_ptr<LogStream> sink,
                          v1::PartLogsReq request)
     : loop_(loop),
       client_(client),
+      watch_(watch),
       sink_(std::move(sink)),
       request_(std::move(request)),
-      pause_(loop) {}
+      limit_(loop) {}
 
 void ClusterLogs::begin(const v1::Job& job) {
   // Each keeps the other until the stream is over.
   auto self = shared_from_this();
   sink_->feed([self] { self->pump(); }, [self] { self->close(); });
-  heard_at_ = SteadyClock().now();
-  last_ = job;
-  take(last_);
+  if (request_.request().follow()) follow();
+  take(job);
+}
+
+void ClusterLogs::follow() {
+  const auto weak = weak_from_this();
+  const auto while_open = [weak](const std::function<void(ClusterLogs&)>& deed) {
+    const auto self = weak.lock();
+    if (self && self->sink_->is_open() && !self->is_last_look_) deed(*self);
+  };
+  following_ = watch_.follow(request_.request().job(),
+                             {.on_job =
+                                  [while_open](const v1::Job& job) {
+                                    while_open([&](ClusterLogs& self) { self.take(job); });
+                                  },
+                              .on_gone =
+                                  [while_open] {
+                                    while_open([](ClusterLogs& self) {
+                                      self.sink_->finish(to_status(Error(
+                                          ErrorCode::kCoordinatorLost,
+                                          "the coordinator knows nothing of this job any more")));
+                                    });
+                                  },
+                              .on_error =
+                                  [while_open](const Error& why) {
+                                    while_open([&](ClusterLogs& self) { self.give_up_later(why); });
+                                  },
+                              .on_recovered =
+                                  [while_open] {
+                                    while_open([](ClusterLogs& self) {
+                                      self.is_unheard_ = false;
+                                      self.limit_.cancel();
+                                    });
+                                  }});
+}
+
+void ClusterLogs::give_up_later(const Error& why) {
+  if (std::exchange(is_unheard_, true)) return;
+  limit_.expires_after(kCoordinatorPatience);
+  limit_.async_wait([self = shared_from_this(), why](const boost::system::error_code& error) {
+    if (!error && self->sink_->is_open()) self->sink_->finish(to_status(why));
+  });
 }
 
 void ClusterLogs::close() {
-  pause_.cancel();
+  limit_.cancel();
+  following_.reset();
   for (auto& [node, source] : sources_) {
     if (source.logs) source.logs->cancel();
     source.logs.reset();
@@ -59,22 +100,41 @@ std::size_t ClusterLogs::num_open() const {
       }));
 }
 
-void ClusterLogs::take(const v1::Job& job) {
-  generation_ = job.generation();
-  for (const v1::JobNode& node : job.nodes()) {
+void ClusterLogs::take(v1::Job job) {
+  job_ = std::move(job);
+  open_missing();
+  if (!request_.request().follow() || has_ended(job_)) say_farewell();
+  pump();
+}
+
+// Also after the end of another node's output, which makes room.
+void ClusterLogs::open_missing() {
+  if (is_last_look_) return;
+  for (const v1::JobNode& node : job_.nodes()) {
     if (node.is_gone() || !wants(node)) continue;
     const auto known = sources_.find(node.node_id());
     // A node that went out of the job may come back in a later generation.
-    const bool is_settled =
-        known != sources_.end() && (known->second.logs || generation_ <= known->second.over_in);
-    if (!is_settled) open(node, job.generation());
+    const bool is_settled = known != sources_.end() &&
+                            (known->second.logs || job_.generation() <= known->second.over_in);
+    if (!is_settled) open(node, job_.generation());
   }
-  if (!request_.request().follow() || has_ended(job)) {
-    is_last_look_ = true;
-    give_up_at_ = SteadyClock().now() + kFarewell;
-  }
-  look_later();
-  pump();
+}
+
+// Nodes may still send for a while.
+void ClusterLogs::say_farewell() {
+  is_last_look_ = true;
+  following_.reset();
+  limit_.expires_after(kFarewell);
+  limit_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (error || !self->sink_->is_open()) return;
+    for (auto& [node, source] : self->sources_) {
+      if (!source.logs) continue;
+      source.logs->cancel();
+      source.logs.reset();
+      self->say("node " + node + " did not send all its output");
+    }
+    self->pump();
+  });
 }
 
 void ClusterLogs::open(const v1::JobNode& node, std::uint64_t generation) {
@@ -113,12 +173,13 @@ void ClusterLogs::on_end(const std::string& node,
                          const grpc::Status& status) {
   Source& source = sources_[node];
   source.logs.reset();
-  // It may have shown more than the job's state, which is asked for now and then, speaks of.
-  source.over_in = std::max({generation, generation_, source.shown});
+  // It may have shown more than the job's view speaks of yet.
+  source.over_in = std::max({generation, job_.generation(), source.shown});
   if (!status.ok()) {
     const std::string& text = status.error_message();
     say("no more output from node " + node + ": " + text.substr(0, text.find('\n')));
   }
+  open_missing();
   pump();
 }
 
@@ -139,43 +200,6 @@ void ClusterLogs::pump() {
     if (from) from->next();
   }
   if (is_last_look_ && ready_.empty() && num_open() == 0) sink_->finish(grpc::Status::OK);
-}
-
-void ClusterLogs::look_later() {
-  pause_.expires_after(kNodeRetry);
-  pause_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
-    if (!error && self->sink_->is_open()) self->look();
-  });
-}
-
-void ClusterLogs::look() {
-  if (is_last_look_) {
-    if (SteadyClock().now() < give_up_at_) return look_later();
-    for (auto& [node, source] : sources_) {
-      if (!source.logs) continue;
-      source.logs->cancel();
-      source.logs.reset();
-      say("node " + node + " did not send all its output");
-    }
-    return pump();
-  }
-  v1::JobsReq request;
-  request.set_job(request_.request().job());
-  request.set_known(digest_);
-  *request.mutable_who() = request_.who();  // whose turn it takes
-  client_.jobs(request, [self = shared_from_this()](const Result<v1::JobList>& list) {
-    if (!self->sink_->is_open()) return;
-    if (list && (list->is_unchanged() || list->jobs_size() == 1)) {
-      self->heard_at_ = SteadyClock().now();
-      self->digest_ = list->digest();
-      if (!list->is_unchanged()) self->last_ = list->jobs(0);
-      return self->take(self->last_);
-    }
-    if (SteadyClock().now() < self->heard_at_ + kCoordinatorPatience) return self->look_later();
-    self->sink_->finish(to_status(
-        list ? Error(ErrorCode::kCoordinatorLost, "the coordinator knows nothing of this job")
-             : list.error()));
-  });
 }
 
 }  // namespace accel::agent

@@ -1,7 +1,6 @@
 // ClusterLogs: the output of a job of many nodes, fetched from their agents and given to one client.
 //
-// Nodes come and go while it is followed: where the job stands is asked every now and then. What cannot be fetched is
-// said in the stream.
+// Nodes come and go while it is followed, as the job's view says. What cannot be fetched is said in the stream.
 //
 // Threads:  everything on the loop. The object lives as long as its sink.
 #pragma once
@@ -15,8 +14,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "agent/cluster/cluster_client.h"
+#include "agent/cluster/cluster_watch.h"
 #include "agent/logs/log_stream.h"
-#include "runtime/clock.h"
 
 namespace accel::agent {
 
@@ -24,6 +23,7 @@ class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
  public:
   ClusterLogs(boost::asio::io_context& loop,
               ClusterClient& client,
+              ClusterWatch& watch,
               std::shared_ptr<LogStream> sink,
               v1::PartLogsReq request);
 
@@ -37,10 +37,12 @@ class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
     std::uint64_t shown = 0;                        // highest generation of which output came
   };
 
-  void take(const v1::Job& job);
+  void follow();
+  void take(v1::Job job);
+  void open_missing();
   void open(const v1::JobNode& node, std::uint64_t generation);
-  void look_later();
-  void look();
+  void say_farewell();
+  void give_up_later(const Error& why);
   void on_end(const std::string& node, std::uint64_t generation, const grpc::Status& status);
   void pump();
   void say(const std::string& text);
@@ -50,18 +52,17 @@ class ClusterLogs : public std::enable_shared_from_this<ClusterLogs> {
 
   boost::asio::io_context& loop_;
   ClusterClient& client_;
+  ClusterWatch& watch_;
+  ClusterWatch::Following following_;
   std::shared_ptr<LogStream> sink_;
   v1::PartLogsReq request_;
-  boost::asio::steady_timer pause_;
+  boost::asio::steady_timer limit_;  // of the nodes' last output, or of a coordinator's silence
   std::map<std::string, Source> sources_;  // by node
   std::deque<std::pair<v1::LogChunk, std::shared_ptr<ClusterClient::PartLogs>>> ready_;
-  std::uint64_t generation_ = 0;  // of the job, when it was looked at last
-  v1::Job last_;                  // as it was then
-  std::uint64_t digest_ = 0;      // of that; 0: not known
-  bool is_last_look_ = false;
+  v1::Job job_;                // as it was told last
+  bool is_last_look_ = false;  // nothing more is opened for it
   bool said_too_many_ = false;
-  TimePoint give_up_at_{};  // after the last look: how long nodes may still send
-  TimePoint heard_at_{};    // of the coordinator
+  bool is_unheard_ = false;  // the coordinator does not answer
 };
 
 }  // namespace accel::agent

@@ -52,6 +52,7 @@ Result<std::unique_ptr<ClusterPart>> ClusterPart::make(Parts parts) {
   if (!records) return std::move(records).error();
   made->records_ = *std::move(records);
   made->client_ = std::make_unique<ClusterClient>(made->parts_.loop, config, made->token_key_);
+  made->watch_ = std::make_unique<ClusterWatch>(made->parts_.loop, *made->client_);
   auto channel = made->client_->open_channel(config.coordinator);
   if (!channel) return std::move(channel).error();
   made->channel_ = *std::move(channel);
@@ -113,6 +114,9 @@ void ClusterPart::make_host() {
     log_from_anywhere("coordinator: " + printable(why));
     service_->give_up_waiting("this agent does not host the coordinator any more");
     if (election_) election_->depose(why);
+  };
+  options.changed = [this] {
+    if (service_) service_->take_change();
   };
   host_ = std::make_unique<CoordinatorHost>(coordinator_loop(), std::move(options));
 }
@@ -237,6 +241,7 @@ void ClusterPart::start(int tcp_port) {
                 // Commands go where the session goes.
                 const std::string& leader = node_->leader();
                 client_->ask(leader.empty() ? parts_.config.coordinator : leader);
+                watch_->move_on();
                 parts_.log("has a session with the coordinator at " + client_->coordinator());
               },
           .on_ended = [this] { parts_.on_ended(); },
@@ -300,8 +305,10 @@ void ClusterPart::kill() {
 
 void ClusterPart::end_revoked(const RevocationList& revoked) {
   if (host_) {
-    boost::asio::post(coordinator_loop(),
-                      [this, list = parts_.config.tls.revoked] { host_->end_revoked(*list); });
+    boost::asio::post(coordinator_loop(), [this, list = parts_.config.tls.revoked] {
+      host_->end_revoked(*list);
+      service_->end_waiting(*list);
+    });
   }
   service_->end_revoked(revoked);
   client_->forget_channels();

@@ -24,6 +24,7 @@
 #include "agent/access/user_directory.h"
 #include "agent/cluster/cluster_client.h"
 #include "agent/cluster/cluster_service.h"
+#include "agent/cluster/cluster_watch.h"
 #include "agent/cluster/loop_thread.h"
 #include "agent/config/agent_config.h"
 #include "agent/etcd/etcd_election.h"
@@ -66,6 +67,7 @@ class ClusterPart {
   void start(int tcp_port);
 
   [[nodiscard]] ClusterClient& client() { return *client_; }
+  [[nodiscard]] ClusterWatch& watch() { return *watch_; }
   [[nodiscard]] bool hosts_coordinator() const { return host_ != nullptr; }
   // Of the coordinator; its thread runs from make() to the end of this object. Requires: hosts_coordinator().
   [[nodiscard]] boost::asio::io_context& coordinator_loop() { return coordinator_thread_->loop(); }
@@ -114,6 +116,7 @@ class ClusterPart {
   std::unique_ptr<CoordinatorHost> host_;
   std::unique_ptr<EtcdElection> election_;
   std::unique_ptr<ClusterClient> client_;
+  std::unique_ptr<ClusterWatch> watch_;
   std::unique_ptr<NodeJobs> node_;
   std::unique_ptr<ClusterService> service_;
   bool has_left_ = false;

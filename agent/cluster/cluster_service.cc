@@ -78,7 +78,14 @@ struct ClusterService::NodeCall {
 };
 
 ClusterService::ClusterService(Parts parts)
-    : parts_(std::move(parts)), calls_(parts_.coordinator_loop, kMostCallsEach) {}
+    : parts_(std::move(parts)),
+      calls_(parts_.coordinator_loop, kMostCallsEach),
+      followers_(parts_.coordinator_loop,
+                 [this]() -> const State* {
+                   const CoordinatorHost* const host = parts_.coordinator;
+                   return host != nullptr && host->is_leading() ? &host->state() : nullptr;
+                 },
+                 {}) {}
 
 ClusterService::NodeCall ClusterService::identify(const Context& context) {
   return {identify_call(context),
@@ -216,6 +223,7 @@ void ClusterService::give_up_waiting(const std::string& why) {
                     why + ", and it is open whether that was written down",
                     "ask again: with the same request_id no second job is made");
   for (const auto& [id, tell] : std::exchange(waiting_, {})) tell(error);
+  followers_.end(Error(ErrorCode::kCoordinatorLost, why));
 }
 
 grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
@@ -244,6 +252,16 @@ grpc::ServerUnaryReactor* ClusterService::Jobs(Context* context,
         list->set_is_unchanged(list->digest() == request->known());
         if (!list->is_unchanged()) *list->add_jobs() = std::move(view);
         finish({});
+      });
+}
+
+grpc::ServerUnaryReactor* ClusterService::Changes(Context* context,
+                                                  const v1::ChangesReq* request,
+                                                  v1::JobChanges* answer) {
+  return answer_as_coordinator(
+      context, "", [this, request, answer](const Caller& caller, const Finish& finish) {
+        if (parts_.coordinator == nullptr) return finish(job_of("", everybody()).error());
+        followers_.ask(caller, *request, *answer, finish);
       });
 }
 

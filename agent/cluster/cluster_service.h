@@ -22,6 +22,7 @@
 #include "agent/calls/call_identity.h"
 #include "agent/calls/call_turns.h"
 #include "agent/calls/revocable_streams.h"
+#include "agent/cluster/job_followers.h"
 #include "agent/files/file_readers.h"
 #include "agent/parts/node_jobs.h"
 #include "agent/rendezvous/coordinator_host.h"
@@ -49,15 +50,20 @@ class ClusterService final : public v1::Cluster::CallbackService {
 
   // On the coordinator's.
   void take_reply(const JobReply& reply);
+  // Those who follow jobs are told soon.
+  void take_change() { followers_.change(); }
   // Nobody waits for an answer any more.
   void close() { give_up_waiting("the agent ends"); }
   void give_up_waiting(const std::string& why);
-  // Ends the streams of agents whose certificate is on the list.
+  // Ends the calls that wait of agents whose certificate is on the list.
+  void end_waiting(const RevocationList& revoked) { followers_.end_revoked(revoked); }
+  // On the agent's: their streams.
   void end_revoked(const RevocationList& revoked) const { revocable_.end_revoked(revoked); }
 
   using Context = grpc::CallbackServerContext;
   grpc::ServerUnaryReactor* Submit(Context*, const v1::SubmitReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* Jobs(Context*, const v1::JobsReq*, v1::JobList*) override;
+  grpc::ServerUnaryReactor* Changes(Context*, const v1::ChangesReq*, v1::JobChanges*) override;
   grpc::ServerUnaryReactor* Stop(Context*, const v1::StopPartsReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* Scale(Context*, const v1::ScalePartsReq*, v1::Job*) override;
   grpc::ServerUnaryReactor* JobLedger(Context*, const v1::JobRef*, v1::Ledger*) override;
@@ -98,6 +104,7 @@ class ClusterService final : public v1::Cluster::CallbackService {
   static constexpr int kMostCallsEach = 64;
   CallTurns calls_;
   std::multimap<std::string, Finish> waiting_;  // by request_id
+  JobFollowers followers_;
   RevocableStreams revocable_;
 };
 

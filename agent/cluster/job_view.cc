@@ -17,11 +17,6 @@ v1::JobState state_of(JobPhase phase) {
   return static_cast<v1::JobState>(static_cast<int>(phase) + 1);
 }
 
-bool has_seats(JobPhase phase) {
-  return phase == JobPhase::kPreparing || phase == JobPhase::kRunning ||
-         phase == JobPhase::kStopping || is_terminal(phase);
-}
-
 int exit_code_of(const Failure& failure) {
   if (failure.kind == FailureKind::kPreflight) return failure.code != 0 ? failure.code : 1;
   if (failure.kind == FailureKind::kFinishSkew) return 1;
@@ -66,7 +61,12 @@ v1::Ledger view_of(const LedgerState& ledger, TimePoint now) {
   return view;
 }
 
-v1::Job view_of(const State& state, const Job& job) {
+bool has_seats(JobPhase phase) {
+  return phase == JobPhase::kPreparing || phase == JobPhase::kRunning ||
+         phase == JobPhase::kStopping || is_terminal(phase);
+}
+
+v1::Job head_of(const Job& job) {
   const JobDescription& wanted = *job.description;
   v1::Job view;
   view.set_job_id(wanted.job_id);
@@ -78,18 +78,26 @@ v1::Job view_of(const State& state, const Job& job) {
   view.set_reason(job.text);
   view.set_min_nodes(static_cast<std::uint32_t>(wanted.min_nodes));
   view.set_max_nodes(static_cast<std::uint32_t>(wanted.max_nodes));
-  *view.mutable_argv() = to_job_spec(wanted).argv();
   if (is_terminal(job.phase)) view.set_exit_code(exit_code_of(job));
+  return view;
+}
+
+v1::JobNode node_of(const State& state, const Member& member) {
+  v1::JobNode node;
+  node.set_node_id(member.node_id);
+  node.set_first_rank(static_cast<std::uint32_t>(member.first_rank));
+  node.set_count(static_cast<std::uint32_t>(member.num_ranks));
+  node.set_is_gone(member.is_gone);
+  const auto known = state.nodes.find(member.node_id);
+  if (known != state.nodes.end()) node.set_endpoint(known->second.info.endpoint);
+  return node;
+}
+
+v1::Job view_of(const State& state, const Job& job) {
+  v1::Job view = head_of(job);
+  *view.mutable_argv() = to_job_spec(*job.description).argv();
   if (!has_seats(job.phase)) return view;
-  for (const Member& member : job.members) {
-    v1::JobNode& node = *view.add_nodes();
-    node.set_node_id(member.node_id);
-    node.set_first_rank(static_cast<std::uint32_t>(member.first_rank));
-    node.set_count(static_cast<std::uint32_t>(member.num_ranks));
-    node.set_is_gone(member.is_gone);
-    const auto known = state.nodes.find(member.node_id);
-    if (known != state.nodes.end()) node.set_endpoint(known->second.info.endpoint);
-  }
+  for (const Member& member : job.members) *view.add_nodes() = node_of(state, member);
   return view;
 }
 

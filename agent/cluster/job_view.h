@@ -11,6 +11,12 @@ namespace accel::agent {
 // `uid` is not filled: each agent knows its own number for `user`.
 [[nodiscard]] v1::Job view_of(const State& state, const Job& job);
 
+// The parts of it: without `argv` and `nodes`, and one of these.
+[[nodiscard]] v1::Job head_of(const Job& job);
+[[nodiscard]] v1::JobNode node_of(const State& state, const Member& member);
+// Whether its members have seats now; else the view has no nodes.
+[[nodiscard]] bool has_seats(JobPhase phase);
+
 // What is booked until now.
 [[nodiscard]] v1::Ledger view_of(const LedgerState& ledger, TimePoint now);
 

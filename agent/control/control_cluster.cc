@@ -2,6 +2,7 @@
 // asked on its behalf.
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 
 #include "agent/calls/grpc_status.h"
@@ -16,7 +17,8 @@ namespace {
 
 // No account of this node: nobody here but root and operators may see the job.
 constexpr std::uint32_t kNobodysUid = 0xFFFF'FFFF;
-constexpr int kMostDiagnosed = 48;  // nodes: each may answer with 512 KiB
+constexpr std::chrono::seconds kLookAgain{1};  // for a job to watch, while nobody answers
+constexpr int kMostDiagnosed = 48;             // nodes: each may answer with 512 KiB
 constexpr const char* kUsersMissing =
     "jobs of many nodes may be missing: the user database does not answer for all of their users";
 
@@ -30,6 +32,11 @@ Error users_silent(const std::string& job) {
 std::string make_uuid(const std::string& user, const std::string& request_id) {
   if (request_id.empty()) return to_hex(random_bytes(16));
   return to_hex(token_key(user + '\0' + request_id)).substr(0, 32);
+}
+
+v1::Event missing_jobs(v1::Event event, const Error& error) {
+  event.set_notice("jobs of many nodes are missing: " + error.message());
+  return event;
 }
 
 }  // namespace
@@ -375,65 +382,70 @@ void ControlService::take_watched(const std::shared_ptr<Watcher>& watcher, v1::J
   tell(*watcher, event);
 }
 
+// A job that is named is looked for first, for as long as nobody answers; then it is followed by its uuid.
 void ControlService::watch_elsewhere(const std::shared_ptr<Watcher>& watcher) {
   watchers_.insert(watcher);
-  ask_for(watcher->caller,
-          watcher->job,
-          [this, weak = std::weak_ptr(watcher)](const Result<v1::JobsReq>& request) {
-            const auto to = weak.lock();
-            if (!to || !to->is_open()) return;
-            if (!request) return to->finish(to_status(request.error()));
-            watch_elsewhere(to, *request);
-          });
+  if (watcher->job.empty()) return follow_elsewhere(watcher, {});
+  find_elsewhere(watcher->caller,
+                 watcher->job,
+                 Deed::kSee,
+                 [this, weak = std::weak_ptr(watcher)](const Result<v1::Job>& job) {
+                   const auto to = weak.lock();
+                   if (!to || !to->is_open()) return;
+                   if (job) return follow_elsewhere(to, *job);
+                   if (job.error().code() != ErrorCode::kCoordinatorLost)
+                     return to->finish(to_status(job.error()));
+                   if (!to->pause) to->send(missing_jobs(new_event(), job.error()));
+                   to->pause.emplace(parts_.loop, kLookAgain);
+                   to->pause->async_wait([this, weak](const boost::system::error_code& error) {
+                     const auto again = weak.lock();
+                     if (!error && again && again->is_open()) watch_elsewhere(again);
+                   });
+                 });
 }
 
-void ControlService::watch_elsewhere(const std::shared_ptr<Watcher>& watcher,
-                                     const v1::JobsReq& request) {
-  // The stream is there for as long as what it watches through: it closes it.
-  watcher->cluster = std::make_shared<ClusterWatch>(
-      parts_.loop,
-      *parts_.cluster,
-      request,
-      ClusterWatch::Handlers{.on_job =
-                                 [this, weak = std::weak_ptr(watcher)](v1::Job job) {
-                                   const UserKey user = job.user();
-                                   parts_.users.look_up({user}, [this, weak, job = std::move(job)] {
-                                     if (const auto to = weak.lock()) take_watched(to, job);
-                                   });
-                                 },
-                             .on_error =
-                                 [this, weak = std::weak_ptr(watcher)](const Error& error) {
-                                   const auto to = weak.lock();
-                                   if (!to) return;
-                                   if (error.code() == ErrorCode::kJobUnknown)
-                                     return to->finish(to_status(error));
-                                   v1::Event event = new_event();
-                                   event.set_notice("jobs of many nodes are missing: " +
-                                                    error.message());
-                                   to->send(std::move(event));
-                                 }});
-  watcher->cluster->begin();
+void ControlService::follow_elsewhere(const std::shared_ptr<Watcher>& watcher, const v1::Job& job) {
+  const auto weak = std::weak_ptr(watcher);
+  watcher->cluster = parts_.cluster_watch->follow(
+      job.job_uuid(),
+      {.on_job =
+           [this, weak, argv = job.argv()](v1::Job now) {
+             *now.mutable_argv() = argv;
+             const UserKey user = now.user();
+             parts_.users.look_up({user}, [this, weak, now = std::move(now)] {
+               if (const auto to = weak.lock()) take_watched(to, now);
+             });
+           },
+       .on_gone =
+           [weak, uuid = job.job_uuid()] {
+             if (const auto to = weak.lock()) to->finish(to_status(unknown_job(uuid)));
+           },
+       .on_error =
+           [this, weak](const Error& error) {
+             if (const auto to = weak.lock()) to->send(missing_jobs(new_event(), error));
+           }});
 }
 
 void ControlService::logs_elsewhere(const Caller& caller,
                                     const v1::LogReq& request,
                                     const std::shared_ptr<LogStream>& stream) {
-  find_elsewhere(caller,
-                 request.job(),
-                 Deed::kSee,
-                 [this, caller, request, stream](const Result<v1::Job>& found) {
-                   if (!found) return stream->finish(to_status(found.error()));
-                   v1::PartLogsReq parts;
-                   *parts.mutable_who() = behalf_of(caller);
-                   // Who may see the job was decided here; the nodes know users, not viewers.
-                   parts.mutable_who()->set_may_do_all(true);
-                   *parts.mutable_request() = request;
-                   parts.mutable_request()->clear_resume();  // places on one node
-                   parts.mutable_request()->set_job(found->job_uuid());
-                   std::make_shared<ClusterLogs>(
-                       parts_.loop, *parts_.cluster, stream, std::move(parts))
-                       ->begin(*found);
-                 });
+  find_elsewhere(
+      caller,
+      request.job(),
+      Deed::kSee,
+      [this, caller, request, stream](const Result<v1::Job>& found) {
+        if (!found) return stream->finish(to_status(found.error()));
+        v1::PartLogsReq parts;
+        *parts.mutable_who() = behalf_of(caller);
+        // Who may see the job was decided here; the nodes know users, not viewers.
+        parts.mutable_who()->set_may_do_all(true);
+        *parts.mutable_request() = request;
+        parts.mutable_request()->clear_resume();  // places on one node
+        parts.mutable_request()->set_job(found->job_uuid());
+        std::make_shared<ClusterLogs>(
+            parts_.loop, *parts_.cluster, *parts_.cluster_watch, stream, std::move(parts))
+            ->begin(*found);
+      });
 }
 
 }  // namespace accel::agent

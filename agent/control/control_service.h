@@ -35,6 +35,7 @@
 namespace accel::agent {
 
 class ClusterClient;
+class ClusterWatch;
 class LogStream;
 
 class ControlService final : public v1::Control::CallbackService {
@@ -51,6 +52,7 @@ class ControlService final : public v1::Control::CallbackService {
     uid_t agent_uid = 0;
     ClusterClient* cluster =
         nullptr;  // jobs of many nodes; nullptr: this agent takes no part in them
+    ClusterWatch* cluster_watch = nullptr;                      // beside it
     std::function<void(const std::string& reason)> leave_jobs;  // of many nodes, this node's parts
     const DrainMark* drain_mark = nullptr;  // nullptr: drained ends with the agent
   };
@@ -155,7 +157,7 @@ class ControlService final : public v1::Control::CallbackService {
                           const std::string& job,
                           const std::shared_ptr<DiagnoseStream>& stream);
   void watch_elsewhere(const std::shared_ptr<Watcher>& watcher);
-  void watch_elsewhere(const std::shared_ptr<Watcher>& watcher, const v1::JobsReq& request);
+  void follow_elsewhere(const std::shared_ptr<Watcher>& watcher, const v1::Job& job);
   void logs_elsewhere(const Caller& caller,
                       const v1::LogReq& request,
                       const std::shared_ptr<LogStream>& stream);

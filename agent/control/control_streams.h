@@ -5,7 +5,10 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
+
+#include <boost/asio/steady_timer.hpp>
 
 #include "agent/calls/queued_stream.h"
 #include "agent/cluster/cluster_watch.h"
@@ -25,12 +28,15 @@ class ControlService::Watcher final
   Caller caller;
   std::string job;                        // uuid; empty: all
   std::deque<std::string> to_begin_with;  // uuids of jobs that are not told yet
-  std::shared_ptr<ClusterWatch> cluster;  // jobs of many nodes, where it watches some
+  ClusterWatch::Following cluster;        // jobs of many nodes, where it watches some
+  std::optional<boost::asio::steady_timer>
+      pause;  // until the coordinator is asked again for the job
 
  private:
   void on_written() override { service_.give_first(*this); }
   void on_closed() override {
-    if (cluster) cluster->close();
+    cluster.reset();
+    if (pause) pause->cancel();
     service_.watchers_.erase(std::static_pointer_cast<Watcher>(shared_from_this()));
   }
   ControlService& service_;

@@ -94,6 +94,7 @@ class Agent {
                               .audit_refusal = [this](const auto& line) { audit_refusal(line); },
                               .agent_uid = ::geteuid(),
                               .cluster = cluster_ ? &cluster_->client() : nullptr,
+                              .cluster_watch = cluster_ ? &cluster_->watch() : nullptr,
                               .leave_jobs =
                                   [this](const std::string& reason) {
                                     if (cluster_) cluster_->leave_jobs(reason);

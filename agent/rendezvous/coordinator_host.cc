@@ -200,6 +200,7 @@ void CoordinatorHost::handle(decltype(Event::what) what) {
 void CoordinatorHost::carry_out(Actions actions) {
   std::vector<std::uint64_t> written;
   std::optional<std::string> deposed_by;
+  if (options_.changed && !only_answers_beats(actions)) options_.changed();
   for (Action& action : actions) {
     if (auto* send = std::get_if<Send>(&action)) {
       const auto stream = sessions_.find(send->connection);

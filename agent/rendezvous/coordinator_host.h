@@ -51,6 +51,8 @@ struct CoordinatorHostOptions {
   std::function<void(const std::string&)> audit;
   // Somebody else leads, as a refused write or an agent has shown: it follows already, and nobody.
   std::function<void(const std::string& why)> deposed = {};
+  // The state may be another now, in more than when a node was heard; in the middle of carrying it out.
+  std::function<void()> changed = {};
 };
 
 class CoordinatorHost final : public v1::Rendezvous::CallbackService {

@@ -76,8 +76,11 @@ void VirtualCluster::tell(decltype(Event::what) what) {
   if (std::holds_alternative<ScaleJob>(what) || std::holds_alternative<DrainNode>(what)) {
     ++num_planned_;
   }
+  const std::string before = looks();
   Step result = step(std::move(state_), Event{now_, chance, std::move(what)});
   state_ = std::move(result.state);
+  if (only_answers_beats(result.actions) && looks() != before)
+    breach("a job looks different after the answer to a beat");
   put_bug();
   carry_out(result.actions);
   check_budget();
@@ -86,6 +89,24 @@ void VirtualCluster::tell(decltype(Event::what) what) {
 
 void VirtualCluster::stop_job(bool kill, std::optional<Milliseconds> grace) {
   tell(StopJob{kJob, kill, grace, kStop});
+}
+
+// What agent/cluster/job_view.h shows of the jobs.
+std::string VirtualCluster::looks() const {
+  std::string text;
+  for (const auto& [uuid, job] : state_.jobs) {
+    text += uuid + std::string(name_of(job.phase)) + job.text + std::to_string(job.generation) +
+            '/' + std::to_string(job.history.total()) + '/' +
+            std::to_string(job.description->min_nodes) + '/' +
+            std::to_string(job.description->max_nodes);
+    for (const Member& member : job.members) {
+      const auto node = state_.nodes.find(member.node_id);
+      text += '|' + member.node_id + '/' + std::to_string(member.first_rank) + '/' +
+              std::to_string(member.num_ranks) + (member.is_gone ? " gone" : "") +
+              (node == state_.nodes.end() ? "" : node->second.info.endpoint);
+    }
+  }
+  return text;
 }
 
 bool VirtualCluster::is_answered_early(const Persist& persist) const {

@@ -12,6 +12,7 @@
 //   - an agent that was told that its session is void starts nothing in that session
 //   - restarts stay within their budgets
 //   - a job never runs again once somebody was told that it has ended, or is stopped
+//   - no job looks different to those who follow it after a step that only_answers_beats()
 #pragma once
 
 #include <cstdint>
@@ -174,6 +175,7 @@ class VirtualCluster {
   void check_release(const VirtualNode& node, const ReleaseWorkers& release);
   void check_running();
   void check_budget();
+  [[nodiscard]] std::string looks() const;
   void breach(const std::string& what);
 
   void deliver_up(VirtualNode& node, int index, bool keep);

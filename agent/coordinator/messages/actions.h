@@ -3,6 +3,7 @@
 // Threads:  plain values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -67,5 +68,13 @@ struct Report {
 
 using Action = std::variant<Send, CloseConnection, Persist, JobReply, Report>;
 using Actions = std::vector<Action>;
+
+// Answers to beats and nothing else: no job looks different than before (`violation` of tests/support/virtual_cluster.h).
+[[nodiscard]] inline bool only_answers_beats(const Actions& actions) {
+  return !actions.empty() && std::all_of(actions.begin(), actions.end(), [](const Action& action) {
+    const auto* const send = std::get_if<Send>(&action);
+    return send != nullptr && std::holds_alternative<BeatAck>(send->message.body);
+  });
+}
 
 }  // namespace accel::agent
