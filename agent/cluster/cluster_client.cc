@@ -2,6 +2,7 @@
 
 #include "agent/access/ticket_book.h"
 #include "agent/calls/grpc_status.h"
+#include "agent/cluster/call_proof.h"
 #include "agent/cluster/job_followers.h"
 #include "agent/rendezvous/token_proof.h"
 
@@ -24,6 +25,7 @@ ClusterClient::ClusterClient(asio::io_context& loop,
     : loop_(loop),
       config_(config),
       token_key_(std::move(token_key)),
+      call_key_(config.insecure ? call_key(token_key_) : std::string()),
       coordinator_(config.coordinator),
       channels_(std::make_shared<PeerChannels>(open_with_certificate(config))),
       idle_timer_(loop) {}
@@ -51,13 +53,52 @@ void ClusterClient::close_idle_later() {
       });
 }
 
-void ClusterClient::sign(grpc::ClientContext& context) const {
-  if (token_key_.empty()) return;
+std::string ClusterClient::sign(grpc::ClientContext& context, const std::string& endpoint) const {
+  if (!call_key_.empty()) {
+    const CallProof call =
+        prove_call(call_key_, config_.node_id, call_address(endpoint), SteadyClock().now());
+    context.AddMetadata(kNodeMetadata, call.node);
+    context.AddMetadata(kNonceMetadata, call.nonce);
+    context.AddMetadata(kToMetadata, call.to);
+    context.AddMetadata(kSentMetadata, call.sent_at);
+    context.AddMetadata(kProofMetadata, call.proof);
+    return call.nonce;
+  }
+  if (token_key_.empty()) return {};
   const std::string nonce = random_bytes(kNonceBytes);
   context.AddMetadata(kNodeMetadata, config_.node_id);
   context.AddMetadata(kNonceMetadata, nonce);
   context.AddMetadata(kProofMetadata,
                       prove_token(token_key_, nonce, config_.node_id, kProofSubject));
+  return {};
+}
+
+// What says only that nobody answers may come from anybody: there is nothing in it but to ask again.
+grpc::Status ClusterClient::believed(const grpc::ClientContext& context,
+                                     const std::string& nonce,
+                                     const grpc::Status& status) const {
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::CANCELLED:
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return status;
+    default:
+      break;
+  }
+  if (nonce.empty()) return status;
+  const auto& answer = context.GetServerInitialMetadata();
+  const auto proof = answer.find(kAnswerMetadata);
+  const bool is_proved =
+      proof != answer.end() &&
+      is_answer_proof(
+          {proof->second.data(), proof->second.size()}, call_key_, nonce, config_.node_id);
+  if (is_proved) return status;
+  const std::string& said = status.error_message();
+  return to_status(Error(ErrorCode::kAuthentication,
+                         "the agent that answers did not prove the token of the cluster" +
+                             (said.empty() ? "" : "; it says: " + said.substr(0, said.find('\n'))),
+                         "give both agents the same token_file, and see who listens there"));
 }
 
 template <typename Request, typename Response, typename Begin>
@@ -71,6 +112,7 @@ void ClusterClient::call(const std::string& endpoint,
     grpc::ClientContext context;
     Request request;
     Response response;
+    std::string nonce;
   };
   auto to = stub(endpoint);
   if (!to) {
@@ -81,12 +123,13 @@ void ClusterClient::call(const std::string& endpoint,
   made->stub = *to;
   made->request = request;
   made->context.set_deadline(std::chrono::system_clock::now() + deadline);
-  sign(made->context);
+  made->nonce = sign(made->context, endpoint);
   calls_.begin(made->context);
   begin(*made,
-        [&calls = calls_, &context = made->context, made, endpoint, done = std::move(done)](
-            const grpc::Status& status) mutable {
-          calls.end(context, [made = std::move(made), endpoint, done = std::move(done), status] {
+        [this, &context = made->context, made, endpoint, done = std::move(done)](
+            const grpc::Status& ended) mutable {
+          const grpc::Status status = believed(context, made->nonce, ended);
+          calls_.end(context, [made = std::move(made), endpoint, done = std::move(done), status] {
             if (!status.ok()) return done(to_error(status, nobody_at(endpoint)));
             done(std::move(made->response));
           });
@@ -183,7 +226,7 @@ void ClusterClient::diagnose(const std::string& endpoint,
 std::shared_ptr<ClusterClient::PartLogs> ClusterClient::logs(const std::string& endpoint,
                                                              const v1::PartLogsReq& request,
                                                              PartLogsHandlers handlers) {
-  auto made = std::make_shared<PartLogs>(loop_, calls_, std::move(handlers));
+  auto made = std::make_shared<PartLogs>(loop_, *this, std::move(handlers));
   auto to = stub(endpoint);
   if (!to) {
     asio::post(loop_, [made, error = to.error()] {
@@ -195,7 +238,7 @@ std::shared_ptr<ClusterClient::PartLogs> ClusterClient::logs(const std::string& 
   made->stub_ = *to;
   made->request_ = request;
   made->self_ = made;
-  sign(made->context_);
+  made->nonce_ = sign(made->context_, endpoint);
   std::erase_if(logs_, [](const auto& known) { return known.expired(); });
   logs_.push_back(made);
   calls_.begin(made->context_);
@@ -219,8 +262,14 @@ void ClusterClient::PartLogs::cancel() {
   RemoveHold();
 }
 
+// What comes of somebody who has not proved the token is not looked at; OnDone says why.
 void ClusterClient::PartLogs::OnReadDone(bool ok) {
-  asio::post(loop_, [self = shared_from_this(), ok] {
+  has_chunk_ |= ok;
+  if (ok && !is_believed_) {
+    is_believed_ = client_.believed(context_, nonce_, grpc::Status::OK).ok();
+    if (!is_believed_) context_.TryCancel();
+  }
+  asio::post(loop_, [self = shared_from_this(), ok = ok && is_believed_] {
     if (self->is_over_) return;
     if (ok) return self->handlers_.on_chunk(std::move(self->chunk_));
     self->is_over_ = true;
@@ -228,8 +277,12 @@ void ClusterClient::PartLogs::OnReadDone(bool ok) {
   });
 }
 
-void ClusterClient::PartLogs::OnDone(const grpc::Status& status) {
-  calls_.end(context_, [self = std::move(self_), status] {
+void ClusterClient::PartLogs::OnDone(const grpc::Status& ended) {
+  // One that was cancelled for want of a proof ends with that.
+  const bool is_refused = has_chunk_ && !is_believed_;
+  const grpc::Status status =
+      client_.believed(context_, nonce_, is_refused ? grpc::Status::OK : ended);
+  client_.calls_.end(context_, [self = std::move(self_), status] {
     self->is_over_ = true;
     self->handlers_.on_end(status);
   });

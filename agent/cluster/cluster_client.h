@@ -1,7 +1,8 @@
 // ClusterClient: what this agent asks other agents about jobs of many nodes.
 //
 // Channels are made when they are first needed, and closed when nobody has asked for a while. Every call carries a proof of the cluster's token, when there
-// is one, beside this node's certificate.
+// is one, beside this node's certificate. Without TLS the answer must prove it too (CallProof): nothing else is taken of one
+// that does not.
 //
 // Threads:  everything on the loop; answers come there too.
 // Source:   proto/accel/v1/cluster.proto, docs/security.md.
@@ -29,11 +30,15 @@
 
 namespace accel::agent {
 
-// The metadata of a call by which a node shows that it knows the token: see TokenProof; the nonce is the caller's.
+// The metadata of a call by which a node shows that it knows the token: with TLS see TokenProof; the nonce is the caller's.
 inline constexpr const char* kNodeMetadata = "accel-node";
 inline constexpr const char* kNonceMetadata = "accel-nonce-bin";
 inline constexpr const char* kProofMetadata = "accel-proof-bin";
 inline constexpr const char* kProofSubject = "accel.v1.Cluster";  // in place of a job's uuid
+// Without TLS, beside these: see CallProof.
+inline constexpr const char* kToMetadata = "accel-to";
+inline constexpr const char* kSentMetadata = "accel-sent";
+inline constexpr const char* kAnswerMetadata = "accel-answer-bin";  // of the answer
 
 class ClusterClient {
  public:
@@ -84,7 +89,12 @@ class ClusterClient {
  private:
   Result<PeerChannels::Stub> stub(const std::string& endpoint);
   void close_idle_later();
-  void sign(grpc::ClientContext& context) const;
+  // Gives the nonce that the answer must prove; empty: it need not.
+  std::string sign(grpc::ClientContext& context, const std::string& endpoint) const;
+  // What a call ended with, as far as the answer is believed.
+  [[nodiscard]] grpc::Status believed(const grpc::ClientContext& context,
+                                      const std::string& nonce,
+                                      const grpc::Status& status) const;
   template <typename Request, typename Response, typename Begin>
   void call(const std::string& endpoint,
             const Request& request,
@@ -98,6 +108,7 @@ class ClusterClient {
   boost::asio::io_context& loop_;
   const AgentConfig& config_;
   std::string token_key_;
+  std::string call_key_;  // empty: TLS, or no token
   std::string coordinator_;
   const std::shared_ptr<PeerChannels> channels_;  // the timer asks whether they are still there
   boost::asio::steady_timer idle_timer_;
@@ -108,8 +119,8 @@ class ClusterClient {
 class ClusterClient::PartLogs final : public grpc::ClientReadReactor<v1::LogChunk>,
                                       public std::enable_shared_from_this<PartLogs> {
  public:
-  PartLogs(boost::asio::io_context& loop, OpenCalls& calls, PartLogsHandlers handlers)
-      : loop_(loop), calls_(calls), handlers_(std::move(handlers)) {}
+  PartLogs(boost::asio::io_context& loop, ClusterClient& client, PartLogsHandlers handlers)
+      : loop_(loop), client_(client), handlers_(std::move(handlers)) {}
 
   void next();
   // Nothing is told any more.
@@ -121,8 +132,11 @@ class ClusterClient::PartLogs final : public grpc::ClientReadReactor<v1::LogChun
  private:
   friend class ClusterClient;
   boost::asio::io_context& loop_;
-  OpenCalls& calls_;
+  ClusterClient& client_;
   PartLogsHandlers handlers_;
+  std::string nonce_;
+  bool has_chunk_ = false;    // of gRPC's threads, in turn
+  bool is_believed_ = false;  // the same
   std::shared_ptr<v1::Cluster::Stub> stub_;
   grpc::ClientContext context_;
   v1::PartLogsReq request_;

@@ -72,13 +72,13 @@ std::string requester_name(const v1::OnBehalf& who) {
 // What a call says about the node that makes it; taken on gRPC's thread.
 struct ClusterService::NodeCall {
   CallIdentity identity;
-  std::string node;
-  std::string nonce;
-  std::string proof;
+  CallProof proof;
 };
 
 ClusterService::ClusterService(Parts parts)
     : parts_(std::move(parts)),
+      call_key_(parts_.config.insecure ? call_key(parts_.token_key) : std::string()),
+      nonces_(call_key_, parts_.config.listen, SteadyClock().now()),
       calls_(parts_.coordinator_loop, kMostCallsEach),
       followers_(parts_.coordinator_loop,
                  [this]() -> const State* {
@@ -89,23 +89,35 @@ ClusterService::ClusterService(Parts parts)
 
 ClusterService::NodeCall ClusterService::identify(const Context& context) {
   return {identify_call(context),
-          metadata_of(context, kNodeMetadata),
-          metadata_of(context, kNonceMetadata),
-          metadata_of(context, kProofMetadata)};
+          {metadata_of(context, kNodeMetadata),
+           metadata_of(context, kNonceMetadata),
+           metadata_of(context, kToMetadata),
+           metadata_of(context, kSentMetadata),
+           metadata_of(context, kProofMetadata)}};
 }
 
-Result<Caller> ClusterService::caller_of(const NodeCall& call) const {
+// Over TLS nobody hears the proof, and clocks differ: there the caller's nonce does.
+Result<void> ClusterService::check_proof(const NodeCall& call, const std::string& name) {
+  if (!call_key_.empty()) return nonces_.admit(call.proof, SteadyClock().now());
+  const auto& [node, nonce, to, sent_at, proof] = call.proof;
+  if (parts_.token_key.empty() || is_proof(proof, parts_.token_key, nonce, node, kProofSubject))
+    return {};
+  return Error(ErrorCode::kAuthentication,
+               name + " did not prove the token of the cluster",
+               "give both agents the same token_file");
+}
+
+Result<Caller> ClusterService::caller_of(const NodeCall& call, Context& context) {
   auto caller = authenticate_remote(call.identity, parts_.config, parts_.agent_uid);
   if (caller && !admits(Place::kClusterCall, caller->role)) {
     caller = Error(ErrorCode::kAgentRefused, caller->name + " has not the role node");
   }
-  const bool is_proved =
-      parts_.token_key.empty() ||
-      is_proof(call.proof, parts_.token_key, call.nonce, call.node, kProofSubject);
-  if (caller && !is_proved) {
-    caller = Error(ErrorCode::kAuthentication,
-                   caller->name + " did not prove the token of the cluster",
-                   "give both agents the same token_file");
+  if (caller) {
+    if (auto proved = check_proof(call, caller->name); !proved) caller = proved.error();
+  }
+  if (caller && !call_key_.empty()) {
+    context.AddInitialMetadata(kAnswerMetadata,
+                               prove_answer(call_key_, call.proof.nonce, call.proof.node));
   }
   if (!caller)
     parts_.audit_refusal("refused " + call.identity.peer + ": " + caller.error().message());
@@ -114,11 +126,12 @@ Result<Caller> ClusterService::caller_of(const NodeCall& call) const {
 
 grpc::ServerUnaryReactor* ClusterService::answer_as_node(Context* context, Handle handle) {
   auto* reactor = context->DefaultReactor();
-  asio::post(parts_.loop, [this, reactor, call = identify(*context), handle = std::move(handle)] {
-    const auto caller = caller_of(call);
-    if (!caller) return reactor->Finish(to_status(caller.error()));
-    handle(*caller, finisher(reactor));
-  });
+  asio::post(parts_.loop,
+             [this, reactor, context, call = identify(*context), handle = std::move(handle)] {
+               const auto caller = caller_of(call, *context);
+               if (!caller) return reactor->Finish(to_status(caller.error()));
+               handle(*caller, finisher(reactor));
+             });
   return reactor;
 }
 
@@ -128,8 +141,8 @@ grpc::ServerUnaryReactor* ClusterService::answer_as_coordinator(Context* context
   auto* reactor = context->DefaultReactor();
   asio::post(
       parts_.coordinator_loop,
-      [this, reactor, user, call = identify(*context), handle = std::move(handle)] {
-        const auto caller = caller_of(call);
+      [this, reactor, context, user, call = identify(*context), handle = std::move(handle)] {
+        const auto caller = caller_of(call, *context);
         if (!caller) return reactor->Finish(to_status(caller.error()));
         const std::string sharer = user.empty() ? caller->name : "user " + user;
         const bool has_room = calls_.add(
@@ -409,8 +422,8 @@ grpc::ServerWriteReactor<v1::LogChunk>* ClusterService::PartLogs(Context* contex
                                                                  const v1::PartLogsReq* request) {
   auto stream = std::make_shared<LogStream>(parts_.loop, parts_.files);
   stream->live_until_done();
-  asio::post(parts_.loop, [this, stream, call = identify(*context), wanted = *request] {
-    const auto caller = caller_of(call);
+  asio::post(parts_.loop, [this, stream, context, call = identify(*context), wanted = *request] {
+    const auto caller = caller_of(call, *context);
     if (!caller) return stream->finish(to_status(caller.error()));
     revocable_.add(*caller, *stream);
     const v1::LogReq& ask = wanted.request();

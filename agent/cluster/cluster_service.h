@@ -22,6 +22,7 @@
 #include "agent/calls/call_identity.h"
 #include "agent/calls/call_turns.h"
 #include "agent/calls/revocable_streams.h"
+#include "agent/cluster/call_proof.h"
 #include "agent/cluster/job_followers.h"
 #include "agent/files/file_readers.h"
 #include "agent/parts/node_jobs.h"
@@ -76,7 +77,9 @@ class ClusterService final : public v1::Cluster::CallbackService {
  private:
   struct NodeCall;
   static NodeCall identify(const Context& context);
-  Result<Caller> caller_of(const NodeCall& call) const;
+  // Puts our own proof of the token into the answer, where one is asked for. `context` has answered nothing yet.
+  Result<Caller> caller_of(const NodeCall& call, Context& context);
+  [[nodiscard]] Result<void> check_proof(const NodeCall& call, const std::string& name);
   using Finish = std::function<void(const Result<void>&)>;
   // Authenticates on its loop, then `handle(caller, finish)`, which calls finish() once, now or later.
   using Handle = std::function<void(const Caller&, Finish)>;
@@ -99,6 +102,8 @@ class ClusterService final : public v1::Cluster::CallbackService {
                      const Finish& finish);
 
   Parts parts_;
+  const std::string call_key_;  // empty: TLS, or no token
+  CallNonces nonces_;
   NodeJobs* node_ = nullptr;  // of the agent's loop
   // Of the coordinator's.
   static constexpr int kMostCallsEach = 64;

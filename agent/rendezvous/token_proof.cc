@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cerrno>
-#include <initializer_list>
 
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -24,11 +23,18 @@ const unsigned char* unsigned_bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
-// Of the parts, with a zero between them.
-std::string proof_of(std::string_view key, std::initializer_list<std::string_view> parts) {
+}  // namespace
+
+std::string token_key(std::string_view token) {
+  std::string key(SHA256_DIGEST_LENGTH, '\0');
+  ::SHA256(unsigned_bytes(token), token.size(), reinterpret_cast<unsigned char*>(key.data()));
+  return key;
+}
+
+std::string prove_words(std::string_view key, std::initializer_list<std::string_view> words) {
   std::string text;
-  for (const std::string_view part : parts) {
-    text += part;
+  for (const std::string_view word : words) {
+    text += word;
     text += '\0';
   }
   text.pop_back();
@@ -44,19 +50,11 @@ std::string proof_of(std::string_view key, std::initializer_list<std::string_vie
   return proof;
 }
 
-}  // namespace
-
-std::string token_key(std::string_view token) {
-  std::string key(SHA256_DIGEST_LENGTH, '\0');
-  ::SHA256(unsigned_bytes(token), token.size(), reinterpret_cast<unsigned char*>(key.data()));
-  return key;
-}
-
 std::string prove_token(std::string_view key,
                         std::string_view nonce,
                         std::string_view node_id,
                         std::string_view job_uuid) {
-  return proof_of(key, {nonce, node_id, job_uuid});
+  return prove_words(key, {nonce, node_id, job_uuid});
 }
 
 bool is_proof(std::string_view proof,
@@ -70,7 +68,7 @@ bool is_proof(std::string_view proof,
 std::string prove_coordinator(std::string_view key,
                               std::string_view nonce,
                               std::string_view node_id) {
-  return proof_of(key, {"coordinator", nonce, node_id});
+  return prove_words(key, {"coordinator", nonce, node_id});
 }
 
 bool is_coordinator_proof(std::string_view proof,

@@ -10,6 +10,7 @@
 // Threads:  pure functions; read_token() reads a file.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,10 @@ namespace accel::agent {
 inline constexpr std::size_t kNonceBytes = 32;
 
 [[nodiscard]] std::string token_key(std::string_view token);
+
+// HMAC-SHA256 of the words, with a zero between them.
+[[nodiscard]] std::string prove_words(std::string_view key,
+                                      std::initializer_list<std::string_view> words);
 
 [[nodiscard]] std::string prove_token(std::string_view key,
                                       std::string_view nonce,
