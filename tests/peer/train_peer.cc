@@ -1,6 +1,7 @@
 // The C++ side of train_peer.py: trains, schedules and accumulates as it says, and prints what came out.
 //
-//   train_peer loss MODEL FILE PRECISION ACCUMULATION   one rank; losses, one line each
+//   train_peer loss MODEL FILE PRECISION ACCUMULATION [HOOK [WRAPPER]]   one rank; losses, one line each, and, with a hook, the
+//                                                       bytes of each parameter at the end
 //   train_peer schedules                                "NAME rate rate ..." for every schedule
 //   train_peer sequence ACCUMULATION                    one line per batch: synced, rate, step counts
 //
@@ -58,11 +59,26 @@ void fill(nn::Module& model, const std::map<std::string, at::Tensor>& tensors) {
   for (auto& item : model.named_buffers()) item.value().copy_(tensors.at("model." + item.key()));
 }
 
-int train(char** arguments) {
+accel::DistributedDataParallelKwargs hooked(int count, char** names) {
+  accel::DistributedDataParallelKwargs ddp;
+  if (count > 0) ddp.comm_hook = accel::parse<accel::DDPCommunicationHookType>(names[0]);
+  if (count > 1) ddp.comm_wrapper = accel::parse<accel::DDPCommunicationHookType>(names[1]);
+  return ddp;
+}
+
+void print_bytes(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().contiguous();
+  const auto* const bytes = static_cast<const unsigned char*>(values.const_data_ptr());
+  for (std::size_t i = 0; i < values.nbytes(); ++i) std::printf("%02x", bytes[i]);
+  std::printf("\n");
+}
+
+int train(int count, char** arguments) {
   const std::string model_name = arguments[0];
   const auto tensors = accel::safetensors::load_file(arguments[1]);
   accel::Accelerator accelerator({.mixed_precision = std::string(arguments[2]),
-                                  .gradient_accumulation_steps = std::atoi(arguments[3])});
+                                  .gradient_accumulation_steps = std::atoi(arguments[3]),
+                                  .ddp = hooked(count - 4, arguments + 4)});
   nn::Sequential net = make_model(model_name);
   fill(*net, tensors);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -83,6 +99,8 @@ int train(char** arguments) {
   const at::NoGradGuard no_grad;
   const at::Tensor loss = at::cross_entropy_loss(model(inputs[0][rank]), labels[0][rank]);
   std::printf("%a\n", loss.item<double>());
+  for (const at::Tensor& parameter : net->parameters())
+    if (count > 4) print_bytes(parameter);
   accelerator.end_training();
   return 0;
 }
@@ -203,14 +221,16 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   const std::string mode = argc > 1 ? argv[1] : "";
   try {
-    if (mode == "loss" && argc == 6) return train(argv + 2);
+    if (mode == "loss" && argc >= 6 && argc <= 8) return train(argc - 2, argv + 2);
     if (mode == "schedules" && argc == 2) return schedules();
     if (mode == "sequence" && argc == 3) return sequence(argv + 2);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_peer: %s\n", error.what());
     return 1;
   }
-  std::fprintf(stderr,
-               "use: train_peer loss MODEL FILE PRECISION STEPS | schedules | sequence STEPS\n");
+  std::fprintf(
+      stderr,
+      "use: train_peer loss MODEL FILE PRECISION STEPS [HOOK [WRAPPER]] | schedules | sequence "
+      "STEPS\n");
   return 2;
 }

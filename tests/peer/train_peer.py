@@ -53,14 +53,20 @@ def write_case(name, path):
     save_file(tensors, path)
 
 
-def ddp_worker(name, path, precision, accumulation):
-    """One rank of the peer: plain PyTorch, as its documentation shows it."""
+def ddp_worker(name, path, precision, accumulation, *hooks):
+    """One rank of the peer: plain PyTorch, as its documentation shows it; hooks as Accelerate registers them."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     tensors = load_file(path)
     net = make_model(name)
     net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
     model = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+    if hooks:
+        from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
+
+        DistributedDataParallelKwargs(**{
+            option: DDPCommunicationHookType(hook) for option, hook in zip(("comm_hook", "comm_wrapper"), hooks)
+        }).register_comm_hook(model)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
     def forward(batch):
@@ -86,6 +92,8 @@ def ddp_worker(name, path, precision, accumulation):
     model.eval()
     with torch.no_grad():
         print(float(loss_of(0).item()).hex())
+    for parameter in net.parameters() if hooks else ():
+        print(parameter.detach().numpy().tobytes().hex())
     leave_group()
 
 
@@ -195,6 +203,34 @@ class Losses(unittest.TestCase):
     def test_conv_with_batchnorm_and_accumulation_has_the_losses_of_ddp_to_the_bit(self):
         self.compare("conv", "no", 2, 0.0)
 
+    def compare_hooks(self, model, accumulation, *hooks):
+        """Losses and weights to the bit: of two ranks' rounded gradients there is one sum, rounded once."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "case.safetensors")
+            write_case(model, path)
+            peer = run_peer(RANKS, "ddp", model, path, "no", accumulation, *hooks)
+            accel = run_accel(RANKS, "loss", model, path, "no", accumulation, *hooks)
+            plain = run_accel(RANKS, "loss", model, path, "no", accumulation)
+        for rank in range(RANKS):
+            losses, weights = peer[rank][:BATCHES + 1], peer[rank][BATCHES + 1:]
+            self.assertEqual([float.fromhex(line) for line in accel[rank][:BATCHES + 1]],
+                             [float.fromhex(line) for line in losses], f"{model}, {hooks}, rank {rank}")
+            self.assertGreater(len(weights), 3)
+            self.assertEqual(accel[rank][BATCHES + 1:], weights, f"{model}, {hooks}, rank {rank}")
+            self.assertNotEqual(plain[rank], accel[rank][:BATCHES + 1], "the hook changed nothing")
+
+    def test_gradients_compressed_to_fp16_have_the_losses_and_weights_of_ddp_to_the_bit(self):
+        self.compare_hooks("mlp", 1, "fp16")
+        self.compare_hooks("conv", 2, "fp16")
+
+    def test_gradients_compressed_to_bf16_have_the_losses_and_weights_of_ddp_to_the_bit(self):
+        self.compare_hooks("mlp", 2, "bf16")
+        self.compare_hooks("conv", 1, "bf16")
+
+    def test_a_wrapped_hook_has_the_losses_and_weights_of_ddp_to_the_bit(self):
+        self.compare_hooks("mlp", 1, "bf16", "fp16")
+        self.compare_hooks("mlp", 1, "fp16", "bf16")
+
     def test_mlp_under_bf16_autocast_has_the_losses_of_ddp(self):
         self.compare("mlp", "bf16", 1, BF16_TOLERANCE)
 
@@ -290,7 +326,7 @@ class Schedules(unittest.TestCase):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if len(sys.argv) > 2 and sys.argv[1:3] == ["--worker", "ddp"]:
-        ddp_worker(sys.argv[3], sys.argv[4], sys.argv[5], int(sys.argv[6]))
+        ddp_worker(sys.argv[3], sys.argv[4], sys.argv[5], int(sys.argv[6]), *sys.argv[7:])
     elif len(sys.argv) > 2 and sys.argv[1:3] == ["--worker", "accelerate"]:
         accelerate_worker([int(steps) for steps in sys.argv[3:]])
     else:

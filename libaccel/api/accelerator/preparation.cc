@@ -9,6 +9,7 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
+#include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/gradients/ddp_reducer.h"
 #include "libaccel/engine/homes/empty_ranks.h"
 #include "libaccel/engine/homes/page_budget.h"
@@ -188,6 +189,7 @@ std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& modul
   }
   if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
     return std::make_shared<DdpReducer>(module, mesh_->group(MeshAxis::kData), options.ddp);
+  if (!fsdp->keeps_whole_gradients) refuse_hooked_shards(options.ddp);
   if (fsdp->keeps_whole_gradients) {
     sharded_models_.push_back(
         std::make_shared<sharding::WholeGradientModel>(module, mesh_, *fsdp, recipe, options.ddp));

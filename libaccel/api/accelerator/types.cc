@@ -77,6 +77,16 @@ struct Texts<RNGType> {
 };
 
 template <>
+struct Texts<DDPCommunicationHookType> {
+  static constexpr std::string_view kKind = "communication hook";
+  static constexpr EnumText<DDPCommunicationHookType> kRows[] = {
+      {DDPCommunicationHookType::kNo, "no"},
+      {DDPCommunicationHookType::kFp16, "fp16"},
+      {DDPCommunicationHookType::kBf16, "bf16"},
+  };
+};
+
+template <>
 struct Texts<Reduction> {
   static constexpr std::string_view kKind = "reduction";
   static constexpr EnumText<Reduction> kRows[] = {
@@ -199,6 +209,9 @@ template ACCEL_EXPORT std::span<const EnumText<RNGType>> enum_texts<RNGType>() n
 template ACCEL_EXPORT RNGType parse<RNGType>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<Reduction>> enum_texts<Reduction>() noexcept;
 template ACCEL_EXPORT Reduction parse<Reduction>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<DDPCommunicationHookType>>
+enum_texts<DDPCommunicationHookType>() noexcept;
+template ACCEL_EXPORT DDPCommunicationHookType parse<DDPCommunicationHookType>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<ShardingStrategy>>
 enum_texts<ShardingStrategy>() noexcept;
 template ACCEL_EXPORT ShardingStrategy parse<ShardingStrategy>(std::string_view);

@@ -19,6 +19,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/gradients/gradient_buckets.h"
 #include "libaccel/engine/gradients/library_reducer.h"
 #include "libaccel/engine/process/model_comparison.h"
@@ -60,9 +61,11 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
                        std::function<void()> at_end)
     : module_(module.weak_from_this()), group_(std::move(group)), at_end_(std::move(at_end)) {
   const std::int64_t cap_bytes = bucket_bytes(options);
+  CommunicationHook hook = communication_hook(options);
   const bool sends_buffers = first_state == FirstState::kIsSent || options.broadcast_buffers;
   verify_same_models(module, sends_buffers ? Buffers::kCompared : Buffers::kOwn, *group_);
   const std::vector<NamedParameter> parameters = trainable_parameters(module);
+  refuse_hooked_gradients(options, parameters);
   for (const NamedParameter& parameter : parameters)
     trained_.insert(parameter.tensor.unsafeGetTensorImpl());
   if (options.broadcast_buffers) buffers_ = sendable(module.buffers());
@@ -75,9 +78,10 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   const bool is_usual =
       !options.find_unused_parameters && !options.static_graph && options.gradient_as_bucket_view;
   if (is_usual && GradientBuckets::can_serve(parameters, *group_)) {
-    policy_ = std::make_shared<GradientBuckets>(parameters, group_, cap_bytes);
+    policy_ = std::make_shared<GradientBuckets>(parameters, group_, cap_bytes, std::move(hook));
   } else {
-    policy_ = library_ = std::make_shared<LibraryReducer>(parameters, group_, options);
+    policy_ = library_ =
+        std::make_shared<LibraryReducer>(parameters, group_, options, std::move(hook));
   }
   exchange_ = std::make_shared<GradientExchange>(
       parameters,

@@ -34,7 +34,8 @@ class DdpReducer final : public ModelSync {
 
   // Checks that every rank has the same parameters, frozen ones too, and buffers, and sends rank 0's to
   // all. at_end: called at the end of a backward that has brought gradients; may be empty. Throws kShapeMismatch on every
-  // rank, naming the first tensor that differs and the rank; kPeerLost, kProcessGroup. Requires: every rank calls it; at
+  // rank, naming the first tensor that differs and the rank; what communication_hook() and refuse_hooked_gradients() throw;
+  // kPeerLost, kProcessGroup. Requires: every rank calls it; at
   // least one parameter that requires a gradient.
   DdpReducer(const torch::nn::Module& module,
              std::shared_ptr<ProcessGroup> group,

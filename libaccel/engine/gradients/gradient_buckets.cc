@@ -13,6 +13,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/shm/group/byte_group.h"
 #include "libaccel/tensors/alignment.h"
@@ -25,9 +26,8 @@ std::int64_t slot_numel(std::int64_t numel, at::ScalarType dtype) {
   return rounded_up(numel, static_cast<std::int64_t>(kCacheLine / c10::elementSize(dtype)));
 }
 
-// A multiple of a cache line, as its slots are.
 std::size_t buffer_bytes(std::int64_t numel, at::ScalarType dtype) {
-  return static_cast<std::size_t>(numel) * c10::elementSize(dtype);
+  return rounded_up(static_cast<std::size_t>(numel) * c10::elementSize(dtype), kCacheLine);
 }
 
 bool is_dense_and_real(const NamedParameter& parameter) {
@@ -51,9 +51,14 @@ bool GradientBuckets::can_serve(const std::vector<NamedParameter>& parameters,
 
 GradientBuckets::GradientBuckets(std::vector<NamedParameter> parameters,
                                  std::shared_ptr<ProcessGroup> group,
-                                 std::int64_t bucket_bytes)
-    : parameters_(std::move(parameters)), group_(std::move(group)), place_of_(parameters_.size()) {
-  find_room();
+                                 std::int64_t bucket_bytes,
+                                 CommunicationHook hook)
+    : parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      hook_(std::move(hook)),
+      ranks_(group_),
+      place_of_(parameters_.size()) {
+  if (!hook_) find_room();
   plan(bucket_bytes);
   make_buffers(buckets_);
 }
@@ -89,7 +94,7 @@ void GradientBuckets::plan(std::int64_t bucket_bytes) {
     const bool is_apart = room_ != nullptr && tensor.nbytes() >= GradientRoom::kSmallest;
     place_of_[i] = {found->second, bucket.slots.size()};
     bucket.slots.push_back({.parameter = i, .is_apart = is_apart, .offset = bucket.numel});
-    if (!is_apart) bucket.numel += slot_numel(tensor.numel(), dtype);
+    if (!is_apart) bucket.numel += hook_ ? tensor.numel() : slot_numel(tensor.numel(), dtype);
     bucket.bytes += static_cast<std::int64_t>(tensor.nbytes());
     if (bucket.bytes >= bucket_bytes) open.erase(found);
   }
@@ -185,7 +190,21 @@ void GradientBuckets::take_into(Slot& slot) {
   gradient = slot.gradient;
 }
 
+void GradientBuckets::run_hook_on(std::size_t group) {
+  const auto has_buffer = [](const Bucket& bucket) { return bucket.buffer.defined(); };
+  if (!has_buffer(buckets_[group])) return;
+  GradientBucket bucket{.buffer = buckets_[group].buffer, .index = group};
+  bucket.is_last = std::none_of(
+      buckets_.begin() + static_cast<std::ptrdiff_t>(group) + 1, buckets_.end(), has_buffer);
+  for (const Slot& slot : buckets_[group].slots) {
+    bucket.parameters.push_back(parameters_[slot.parameter].tensor);
+    bucket.offsets.push_back(slot.offset);
+  }
+  run_hook(hook_, bucket, ranks_);
+}
+
 void GradientBuckets::reduce(std::size_t group, std::span<const std::uint8_t> /*arrived*/) {
+  if (hook_) return run_hook_on(group);
   Bucket& bucket = buckets_[group];
   constexpr const char* kOperation = "averaging gradients";
   std::vector<at::Tensor> parts;

@@ -27,6 +27,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <accel/communication_hook.h>
+
 #include "libaccel/engine/gradients/gradient_policy.h"
 #include "libaccel/engine/gradients/gradient_room.h"
 #include "libaccel/tensors/parameter_list.h"
@@ -42,10 +44,12 @@ class GradientBuckets final : public GradientPolicy {
                                       const ProcessGroup& group);
 
   // parameters: as trainable_parameters() gives them. bucket_bytes: a bucket ends with the parameter that reaches it.
-  // Requires: can_serve(); the same arguments on every rank.
+  // hook: exchanges what is full, in place of the average, unless it is empty; then all gradients lie in the buffer, one after
+  // the other. Requires: can_serve(); the same arguments on every rank.
   GradientBuckets(std::vector<NamedParameter> parameters,
                   std::shared_ptr<ProcessGroup> group,
-                  std::int64_t bucket_bytes);
+                  std::int64_t bucket_bytes,
+                  CommunicationHook hook = {});
 
   [[nodiscard]] ExchangeState::Rules rules() const override;
   void before_backward(bool exchanges, const std::vector<at::Tensor>& outputs) override;
@@ -74,9 +78,12 @@ class GradientBuckets final : public GradientPolicy {
   void cut_slots(Bucket& bucket);
   [[nodiscard]] bool is_held_by_others(const Bucket& bucket) const;
   void take_into(Slot& slot);
+  void run_hook_on(std::size_t group);
 
   std::vector<NamedParameter> parameters_;
   std::shared_ptr<ProcessGroup> group_;
+  CommunicationHook hook_;
+  CommunicationGroup ranks_;            // for it
   std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_of_;  // by parameter: bucket, slot

@@ -23,11 +23,13 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <accel/error.h>
 
+#include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/interception/backward_hooks.h"
 
@@ -98,12 +100,39 @@ class BackwardGate final : public torch::autograd::Node {
   std::function<void()> start_;
 };
 
+// The hook ends before it returns: its future has its result.
+class FinishedHook final : public c10d::CppCommHookInterface<CommunicationHook> {
+ public:
+  FinishedHook(CommunicationHook hook, CommunicationGroup ranks)
+      : CppCommHookInterface(std::move(hook)), ranks_(std::move(ranks)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    GradientBucket own{.buffer = bucket.getBuffer(),
+                       .parameters = bucket.getParameters(),
+                       .index = bucket.getIndex(),
+                       .is_last = bucket.isLast()};
+    for (const at::Tensor& gradient : bucket.getGradients())
+      own.offsets.push_back(gradient.storage_offset() - own.buffer.storage_offset());
+    run_hook(state_, own, ranks_);
+    auto result = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+    result->markCompleted(bucket.getBuffer());
+    return result;
+  }
+
+ private:
+  CommunicationGroup ranks_;
+};
+
 }  // namespace
 
 LibraryReducer::LibraryReducer(std::vector<NamedParameter> parameters,
                                std::shared_ptr<ProcessGroup> group,
-                               const DistributedDataParallelKwargs& options)
-    : parameters_(std::move(parameters)), group_(std::move(group)), options_(options) {}
+                               const DistributedDataParallelKwargs& options,
+                               CommunicationHook hook)
+    : parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      options_(options),
+      hook_(std::move(hook)) {}
 
 LibraryReducer::~LibraryReducer() {
   if (reducer_ != nullptr) reducer_->remove_autograd_hooks();
@@ -143,6 +172,10 @@ void LibraryReducer::connect() {
                                         /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
     logger_ = std::make_shared<c10d::Logger>(reducer_);
     reducer_->set_logger(logger_);
+    if (hook_) {
+      reducer_->register_comm_hook(
+          std::make_unique<FinishedHook>(hook_, CommunicationGroup(group_)));
+    }
     if (options_.static_graph) reducer_->set_static_graph();
   });
 }

@@ -26,9 +26,11 @@ class ProcessGroup;
 
 class LibraryReducer final : public GradientPolicy {
  public:
+  // hook: as GradientBuckets.
   LibraryReducer(std::vector<NamedParameter> parameters,
                  std::shared_ptr<ProcessGroup> group,
-                 const DistributedDataParallelKwargs& options);
+                 const DistributedDataParallelKwargs& options,
+                 CommunicationHook hook);
   ~LibraryReducer() override;
   LibraryReducer(const LibraryReducer&) = delete;
   LibraryReducer& operator=(const LibraryReducer&) = delete;
@@ -62,6 +64,7 @@ class LibraryReducer final : public GradientPolicy {
   std::vector<NamedParameter> parameters_;  // in the Reducer's order
   std::shared_ptr<ProcessGroup> group_;
   DistributedDataParallelKwargs options_;
+  CommunicationHook hook_;
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  // the Reducer calls it unasked when the graph changes
   bool is_broken_ = false;

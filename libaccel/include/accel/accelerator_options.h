@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include <accel/communication_hook.h>
 #include <accel/deepspeed.h>
 #include <accel/fsdp.h>
 #include <accel/precision.h>
@@ -41,6 +42,11 @@ struct DistributedDataParallelKwargs {
       true;                   // gradients live in the buckets: saves a copy of all gradients
   bool static_graph = false;  // the graph is the same in every step: activation checkpointing,
                               // parameters used several times
+  // In place of the average, one that has a name or one of your own (accel/communication_hook.h). Of whole gradients alone: a
+  // model that is divided is refused, but with ZeRO-1. Nothing on one process.
+  DDPCommunicationHook comm_hook = DDPCommunicationHookType::kNo;
+  // Around comm_hook, which then gets and returns numbers of 16 bits.
+  DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
 };
 
 struct DataLoaderConfiguration {

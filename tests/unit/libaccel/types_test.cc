@@ -18,6 +18,7 @@ using AllEnums = ::testing::Types<DistributedType,
                                   PrecisionType,
                                   RNGType,
                                   Reduction,
+                                  DDPCommunicationHookType,
                                   LoggerType,
                                   LogLevel>;
 TYPED_TEST_SUITE(EnumTexts, AllEnums);
