@@ -3,19 +3,15 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
-#include <tuple>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <accel/accelerator.h>
-#include <accel/error.h>
 
 #include "libaccel/engine/pager/paged_storage.h"
 #include "tests/support/precision_trainer.h"
