@@ -22,5 +22,7 @@ ACCEL_TEST_PACKAGES=(
 # LibTorch is the wheel; a machine without GPU needs these three alone.
 ACCEL_TORCH_WHEELS=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 
-# What the peer tests and the benchmarks compare with.
-ACCEL_PEER_WHEELS=(torch==2.11.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6 pyyaml==6.0.3)
+# What the peer tests and the benchmarks compare with. The second line is what `accel export` takes models from: the newest
+# transformers and timm that work with this torch, the torchvision that belongs to it (timm asks for one), and diffusers.
+ACCEL_PEER_WHEELS=(torch==2.11.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6 pyyaml==6.0.3
+  transformers==5.24.0 timm==1.0.31 torchvision==0.26.0 diffusers==0.42.1)

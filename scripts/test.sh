@@ -222,7 +222,7 @@ fi
 if [ $failed -eq 0 ]; then
   stage style 1 style
   stage unit 14 unit
-  stage peer 5 peer
+  stage peer 8 peer
   stage fault 6 fault
   stage alone 4 alone
   turn_percent=50 stage asan rest asan

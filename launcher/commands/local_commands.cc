@@ -6,6 +6,7 @@
 #include "launcher/commands/config_command.h"
 #include "launcher/commands/env_command.h"
 #include "launcher/commands/estimate_memory.h"
+#include "launcher/commands/export/export_command.h"
 #include "launcher/commands/merge_weights.h"
 #include "launcher/commands/test_command.h"
 #include "launcher/commands/to_fsdp2.h"
@@ -27,6 +28,7 @@ std::span<const LocalCommand> local_commands() noexcept {
       {"estimate-memory",
        "what a model takes, from its files or its config.json",
        estimate_memory_command},
+      {"export", "write a model of Python as a file that trains without Python", export_command},
       {"merge-weights",
        "make one model.safetensors of a sharded checkpoint",
        merge_weights_command},

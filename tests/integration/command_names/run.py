@@ -213,6 +213,7 @@ BOTH_SHELLS = (
     ("accel launch --fsdp_vers", "accel launch --fsdp_version "),
     ("accel-torchrun --nproc_p", "accel-torchrun --nproc_per_node "),
     ("accel completion z", "accel completion zsh "),
+    ("accel export --task im", "accel export --task image"),
     ("accel run --detac", "accel run --detach "),
     # Hyphens are underscores.
     ("accel-torchrun --nproc-p", "accel-torchrun --nproc-per-node "),

@@ -1,0 +1,190 @@
+#include "launcher/commands/export/export_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/commands/export/export_script.h"
+#include "launcher/flags/command_parser.h"
+#include "launcher/system/own_environment.h"
+#include "launcher/system/program_output.h"
+#include "launcher/workers/script.h"
+#include "runtime/printable.h"
+
+namespace accel::launcher {
+namespace {
+
+constexpr const char* kExport = "export";
+// A model of many billions of parameters takes an hour or more; nobody waits for ever without seeing it.
+constexpr std::chrono::hours kExportLimit{24};
+
+struct ExportArguments {
+  std::string model;
+  std::string output;
+  std::string python;
+  std::string task;
+  std::string loss;
+  std::vector<std::string> dynamic;
+  std::string weights = "inside";
+  bool random_weights = false;
+  bool attention_mask = false;
+  bool no_dropout = false;
+  bool trust_remote_code = false;
+  int seed = 0;
+  int batch_size = 2;
+  int sequence_length = 64;
+};
+
+void add_subject_options(CLI::App& app, ExportArguments& arguments) {
+  app.add_option("model",
+                 arguments.model,
+                 "hf:, timm:, torchvision: or diffusers: and a name or a\n"
+                 "folder (hf: also takes a config.json), or\n"
+                 "MODULE:FACTORY, whose example_inputs() gives the inputs")
+      ->required();
+  app.add_option("-o,--output", arguments.output, "the file to write, model.pt2")->required();
+  app.add_option("--task",
+                 arguments.task,
+                 "what a model of hf: is trained for: causal-lm, masked-lm,\n"
+                 "classification, seq2seq, image or image-text; its\n"
+                 "configuration says it where this is not given")
+      ->check(CLI::IsMember(
+          {"causal-lm", "masked-lm", "classification", "seq2seq", "image", "image-text"}));
+  app.add_option("--loss",
+                 arguments.loss,
+                 "inside: the model takes labels and gives its loss, which is\n"
+                 "the default; logits: it does not")
+      ->check(CLI::IsMember({"inside", "logits"}));
+  app.add_flag("--attention_mask", arguments.attention_mask, "the model takes a mask as well");
+  app.add_flag("--no_dropout", arguments.no_dropout, "all rates of dropout are 0");
+  app.add_flag("--random_weights",
+               arguments.random_weights,
+               "random weights, and not those of the folder or name");
+  app.add_option("--seed", arguments.seed, "of the random weights; 0 by default");
+  app.add_flag("--trust_remote_code",
+               arguments.trust_remote_code,
+               "run Python code that comes with the model");
+}
+
+void add_file_options(CLI::App& app, ExportArguments& arguments) {
+  app.add_option("--dynamic",
+                 arguments.dynamic,
+                 "which sizes of the inputs may differ from the example:\n"
+                 "batch, sequence, or batch,sequence")
+      ->delimiter(',')
+      ->check([](const std::string& word) -> std::string {
+        return word == "batch" || word == "sequence" ? "" : word + " is neither batch nor sequence";
+      });
+  app.add_option("--batch_size", arguments.batch_size, "of the example; 2 by default")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--sequence_length", arguments.sequence_length, "of the example; 64 by default")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--weights",
+                 arguments.weights,
+                 "inside: in the file, which is the default; beside: in\n"
+                 "model.safetensors in its folder, as from_pretrained() reads\n"
+                 "them")
+      ->check(CLI::IsMember({"inside", "beside"}));
+  app.add_option(
+      "--python", arguments.python, "the Python to run; that of a launch where it is not given");
+}
+
+std::string request_of(const ExportArguments& arguments) {
+  const nlohmann::json request = {{"model", arguments.model},
+                                  {"output", arguments.output},
+                                  {"task", arguments.task},
+                                  {"loss", arguments.loss},
+                                  {"dynamic", arguments.dynamic},
+                                  {"weights", arguments.weights},
+                                  {"random_weights", arguments.random_weights},
+                                  {"seed", arguments.seed},
+                                  {"batch_size", arguments.batch_size},
+                                  {"sequence_length", arguments.sequence_length},
+                                  {"attention_mask", arguments.attention_mask},
+                                  {"dropout", !arguments.no_dropout},
+                                  {"trust_remote_code", arguments.trust_remote_code}};
+  return request.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+Result<std::string> chosen_python(const std::string& named, EnvMap environment) {
+  if (named.empty()) return find_python(environment);
+  environment["PYTHON_EXEC"] = named;
+  auto python = find_python(environment);
+  if (python) return python;
+  return Error(ErrorCode::kScriptNotExecutable,
+               "--python is " + printable(named) + ", which cannot be executed",
+               "name a Python that has torch and the library of the model");
+}
+
+ErrorCode code_of(std::string_view id) {
+  for (int i = 0; i < static_cast<int>(ErrorCode::kCount_); ++i) {
+    const auto code = static_cast<ErrorCode>(i);
+    if (error_info(code).id == id) return code;
+  }
+  return ErrorCode::kInternal;
+}
+
+std::string text_at(const nlohmann::json& values, const char* key) {
+  const auto found = values.find(key);
+  if (found == values.end()) return "";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+Result<std::string> run_export(const ExportArguments& arguments) {
+  const EnvMap environment = own_environment();
+  const auto python = chosen_python(arguments.python, environment);
+  if (!python) return python.error();
+  const std::string script(export_script());
+  const auto output =
+      run_program({*python, "-c", script, request_of(arguments)}, environment, kExportLimit);
+  if (!output) return output.error();
+  auto report = export_report(output->out, output->exit_code);
+  if (!report) {
+    Error error = std::move(report).error();
+    return std::move(
+        error.while_doing("exporting " + printable(arguments.model) + " with " + *python));
+  }
+  return printable(arguments.output) + ": " + *report;
+}
+
+}  // namespace
+
+Result<std::string> export_report(std::string_view output, int exit_code) {
+  const auto answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
+  if (answer.is_object() && answer.contains("error")) {
+    const auto& error = answer["error"];
+    return Error(code_of(text_at(error, "id")),
+                 printable(text_at(error, "message")),
+                 printable(text_at(error, "remedy")));
+  }
+  if (exit_code != 0 || !answer.is_object() || !answer.contains("done"))
+    return Error(ErrorCode::kWorkerFailed,
+                 "the exporting Python ended with " + std::to_string(exit_code) + " and no answer",
+                 "read its last lines above");
+  const auto& facts = answer["done"];
+  const auto differences = facts.value("differences", nlohmann::json::object());
+  return text_at(facts, "class") + " with " + text_at(facts, "parameters") +
+         " parameters; its largest differences from the module: " + text_at(differences, "eval") +
+         " in eval(), " + text_at(differences, "train") + " in train(), " +
+         text_at(differences, "gradients") + " in the gradients";
+}
+
+int export_command(const std::vector<std::string>& words) {
+  ExportArguments arguments;
+  CommandParser line(
+      kExport,
+      "Write a model of Python as a file that libaccel trains without Python. Needs a "
+      "Python with torch and the library of the model, once.");
+  add_subject_options(line.app(), arguments);
+  add_file_options(line.app(), arguments);
+  if (const auto status = line.parse(words)) return *status;
+  const auto report = run_export(arguments);
+  if (!report) return print_error(kExport, report.error());
+  std::puts(report->c_str());
+  return 0;
+}
+
+}  // namespace accel::launcher
