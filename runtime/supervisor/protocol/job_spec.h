@@ -144,7 +144,7 @@ enum class GenerationControl {
 // Of one worker with all that it starts; 0: none.
 struct LimitPolicy {
   // These need a cgroup that hands the controllers down.
-  std::uint64_t memory_bytes = 0;  // memory.max; past it the kernel ends the whole rank
+  std::uint64_t memory_bytes = 0;  // memory.max, no swap; past it the kernel ends the rank
   std::uint64_t pids = 0;          // pids.max: processes and threads
 
   // Of each process, soft and hard; not above what the owner itself may have.

@@ -154,12 +154,21 @@ Result<JobCgroup::Rank> JobCgroup::make_rank(int local_rank) const {
     return Error(ErrorCode::kFileIo,
                  "cannot make the cgroup " + rank.folder + ": " + errno_text(errno));
   }
-  const std::pair<const char*, std::uint64_t> wanted[] = {{"memory.max", limits_.memory_bytes},
-                                                          {"pids.max", limits_.pids}};
-  for (const auto& [file, value] : wanted) {
-    if (value == 0) continue;
+  // Without the third a rank beyond its memory goes on in the swap. A kernel that has none has no such file.
+  struct Wanted {
+    const char* file;
+    std::uint64_t value;
+    bool is_asked;
+    bool may_be_missing;
+  };
+  const Wanted all_wanted[] = {
+      {"memory.max", limits_.memory_bytes, limits_.memory_bytes > 0, false},
+      {"pids.max", limits_.pids, limits_.pids > 0, false},
+      {"memory.swap.max", 0, limits_.memory_bytes > 0, true}};
+  for (const auto& [file, value, is_asked, may_be_missing] : all_wanted) {
+    if (!is_asked) continue;
     const int error = write_control(rank.folder + "/" + file, std::to_string(value));
-    if (error == 0) continue;
+    if (error == 0 || (error == ENOENT && may_be_missing)) continue;
     return Error(ErrorCode::kUnsupported,
                  "the limit " + std::string(file) + " = " + std::to_string(value) +
                      " cannot be set: " + rank.folder + "/" + file + ": " + errno_text(error),

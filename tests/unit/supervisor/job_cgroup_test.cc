@@ -103,6 +103,55 @@ TEST_F(JobCgroupTest, Fault4And12LimitsAreWrittenForEachRank) {
   }
 }
 
+TEST_F(JobCgroupTest, Fault4ARankWithAMemoryLimitHasNoSwap) {
+  spec_.limits.memory_bytes = 1 << 20;
+  for (int number : {0, 1}) {
+    fs::create_directories(rank(number));
+    for (const char* name : {"memory.max", "memory.swap.max", "memory.oom.group"})
+      std::ofstream(rank(number) + "/" + name).flush();
+  }
+
+  const auto cgroup = create();
+
+  ASSERT_TRUE(cgroup.has_value()) << cgroup.error().what();
+  for (int number : {0, 1}) {
+    const auto swap = real_system().read_file(rank(number) + "/memory.swap.max");
+    ASSERT_TRUE(swap);
+    EXPECT_EQ(*swap, "0");
+  }
+}
+
+TEST_F(JobCgroupTest, WithoutAMemoryLimitTheSwapIsLeftAsItIs) {
+  spec_.limits.pids = 20;
+  for (int number : {0, 1}) {
+    fs::create_directories(rank(number));
+    std::ofstream(rank(number) + "/pids.max").flush();
+    std::ofstream(rank(number) + "/memory.swap.max") << "max";
+  }
+
+  const auto cgroup = create();
+
+  ASSERT_TRUE(cgroup.has_value()) << cgroup.error().what();
+  const auto swap = real_system().read_file(rank(0) + "/memory.swap.max");
+  ASSERT_TRUE(swap);
+  EXPECT_EQ(*swap, "max");
+}
+
+TEST_F(JobCgroupTest, ASwapLimitThatCannotBeSetIsAnErrorThatNamesTheFile) {
+  spec_.limits.memory_bytes = 1 << 20;
+  for (int number : {0, 1}) {
+    fs::create_directories(rank(number));
+    fs::create_symlink("elsewhere", rank(number) + "/memory.swap.max");  // is not followed
+    std::ofstream(rank(number) + "/memory.max").flush();
+  }
+
+  const auto cgroup = create();
+
+  ASSERT_FALSE(cgroup.has_value());
+  EXPECT_EQ(cgroup.error().code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(cgroup.error().message(), HasSubstr("memory.swap.max = 0"));
+}
+
 TEST_F(JobCgroupTest, WhereNoProcessCanBeStartedIsNone) {
   const auto cgroup = create(/*can_start=*/false);
 
