@@ -123,11 +123,11 @@ void CheckpointContent::save(SaveTo to, const std::function<void(const Checkpoin
 CheckpointObjects CheckpointContent::objects_to_save(SaveTo to) {
   std::ignore = objects_to_load();
   // So that all is whole where it is written.
-  if (to == SaveTo::kDisk && writes_wholes()) divided_.clear();
+  if (to == SaveTo::kDisk && writes_whole_tensors()) divided_.clear();
   for (std::size_t i = 0; i < whole_optimizers_.size(); ++i) {
     if (whole_optimizers_[i] == nullptr) continue;
     Preparation::gate_of(prepared_.optimizers[i])
-        ->describe_states(*whole_optimizers_[i], divided_, wholes_to_save(to));
+        ->describe_states(*whole_optimizers_[i], divided_, gathered_to_save(to));
   }
   if (to == SaveTo::kMemory) {
     share_replicas();
@@ -142,7 +142,7 @@ CheckpointObjects CheckpointContent::objects_to_save(SaveTo to) {
 }
 
 // Several nodes that write a folder each have no file that is made of the parts of all ranks.
-bool CheckpointContent::writes_wholes() const {
+bool CheckpointContent::writes_whole_tensors() const {
   const AcceleratorState& state = prepared_.state;
   const bool saves_on_several_nodes =
       save_on_each_node_ && state.local_num_processes() < state.num_processes();
@@ -151,9 +151,9 @@ bool CheckpointContent::writes_wholes() const {
 }
 
 // In memory every rank keeps its own parts.
-Wholes CheckpointContent::wholes_to_save(SaveTo to) const {
-  if (to == SaveTo::kMemory || !writes_wholes()) return Wholes::kKept;
-  return is_writer(to) ? Wholes::kKept : Wholes::kDropped;
+GatheredStates CheckpointContent::gathered_to_save(SaveTo to) const {
+  if (to == SaveTo::kMemory || !writes_whole_tensors()) return GatheredStates::kKept;
+  return is_writer(to) ? GatheredStates::kKept : GatheredStates::kDropped;
 }
 
 bool CheckpointContent::is_writer(SaveTo to) const {
@@ -281,7 +281,7 @@ CheckpointContent::Shown CheckpointContent::shown_to_save(SaveTo to) const {
   const Callers callers = !save_hooks_->by_id.empty() ? Callers::kHooksAndObjects
                           : is_writer(to)             ? Callers::kObjects
                                                       : Callers::kNone;
-  const bool is_by_parts = to == SaveTo::kMemory || !writes_wholes();
+  const bool is_by_parts = to == SaveTo::kMemory || !writes_whole_tensors();
   return shown_to(callers,
                   is_by_parts     ? FullParameters::kUndivided
                   : is_writer(to) ? FullParameters::kAll

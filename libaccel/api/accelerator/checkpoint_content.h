@@ -60,12 +60,12 @@ class CheckpointContent {
   [[nodiscard]] CheckpointObjects objects_to_load();
   // Lets each rank of a node keep its share of replicas(), where the ranks have the same.
   void share_replicas();
-  // Whether files of divided models are written by one rank, from wholes.
-  [[nodiscard]] bool writes_wholes() const;
+  // Whether files of divided models are written by one rank, from whole tensors.
+  [[nodiscard]] bool writes_whole_tensors() const;
   // Whether this rank writes what one of all ranks, or one of each node, does.
   [[nodiscard]] bool is_writer(SaveTo to) const;
   // What becomes of optimizers' states that are gathered for a save.
-  [[nodiscard]] Wholes wholes_to_save(SaveTo to) const;
+  [[nodiscard]] GatheredStates gathered_to_save(SaveTo to) const;
   [[nodiscard]] Shown shown_to_save(SaveTo to) const;
   [[nodiscard]] std::vector<at::Tensor> parameters_seen_by(Callers callers) const;
   // What callers look at, where a model has masters and a rank looks at any; else, or beside it, `which`.

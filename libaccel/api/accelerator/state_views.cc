@@ -35,9 +35,10 @@ void add_copies(const torch::nn::Module& module, const StateDictConfig& config, 
   }
 }
 
-Wholes wholes_to_view(const detail::Preparation& prepared, const StateDictConfig& config) {
+GatheredStates gathered_to_view(const detail::Preparation& prepared,
+                                const StateDictConfig& config) {
   const bool is_elsewhere = prepared.fsdp && config.rank0_only && !prepared.state.is_main_process();
-  return is_elsewhere ? Wholes::kDropped : Wholes::kKept;
+  return is_elsewhere ? GatheredStates::kDropped : GatheredStates::kKept;
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ StateView Accelerator::model_state(const detail::ModelRuntime& model, StateDictT
   const at::NoGradGuard no_grad;
   const detail::Preparation& prepared = impl_->preparation;
   const StateDictConfig config = prepared.fsdp ? prepared.fsdp->state_dict : StateDictConfig{};
-  const Wholes wholes = wholes_to_view(prepared, config);
+  const GatheredStates gathered = gathered_to_view(prepared, config);
   const torch::nn::Module& module = *model.module();
   const std::shared_ptr<ModelSync>& sync = model.sync();
   const bool is_divided = sync != nullptr && sync->is_divided();
@@ -54,12 +55,13 @@ StateView Accelerator::model_state(const detail::ModelRuntime& model, StateDictT
   if (is_divided && type != StateDictType::kFull) {
     sync->add_to_view(module, view);
   } else if (is_divided) {
-    const auto which = wholes == Wholes::kKept ? FullParameters::kAll : FullParameters::kNone;
+    const auto which =
+        gathered == GatheredStates::kKept ? FullParameters::kAll : FullParameters::kNone;
     const detail::FullParametersScope readable({sync}, detail::Access::kRead, which);
-    if (wholes == Wholes::kKept) add_copies(module, config, view);
+    if (gathered == GatheredStates::kKept) add_copies(module, config, view);
     prepared.state.wait_for_everyone();  // nobody takes a step while another rank still reads
   } else if (type == StateDictType::kFull && prepared.fsdp) {
-    if (wholes == Wholes::kKept) add_copies(module, config, view);
+    if (gathered == GatheredStates::kKept) add_copies(module, config, view);
   } else {
     for (const NamedTensor& item : checkpoint::state_of(module))
       view.tensors.emplace(item.name, whole_tensor(item.tensor.detach()));
@@ -73,13 +75,13 @@ StateView Accelerator::get_optimizer_state_dict(const AcceleratedOptimizer& opti
   const detail::Preparation& prepared = impl_->preparation;
   const StateDictConfig config =
       prepared.fsdp ? prepared.fsdp->optim_state_dict : StateDictConfig{};
-  const Wholes wholes = wholes_to_view(prepared, config);
+  const GatheredStates gathered = gathered_to_view(prepared, config);
   const std::vector<torch::nn::Module*> modules = prepared.modules();
   if (const detail::StepGate* const gate = detail::Preparation::gate_of(optimizer))
-    return gate->view(type, wholes, config, modules);
+    return gate->view(type, gathered, config, modules);
   StateView view{.type = type};
   const bool is_copy = type == StateDictType::kFull && prepared.fsdp;
-  if (is_copy && wholes == Wholes::kDropped) return view;
+  if (is_copy && gathered == GatheredStates::kDropped) return view;
   checkpoint::SavedOptimizer saved =
       checkpoint::save_optimizer(optimizer.optimizer(), checkpoint::ParameterNames(modules));
   for (auto& [name, tensor] : saved.tensors)

@@ -61,7 +61,7 @@ class ParameterHome {
   [[nodiscard]] virtual bool is_paged() const noexcept { return false; }
   // Where each rank has a copy that its program may write to: throws kInvalidArgument, the same on all ranks, naming a
   // parameter that some ranks have written to since publish() and others have not. Requires: every rank calls it.
-  virtual void refuse_lone_writes() {}
+  virtual void refuse_unsynced_writes() {}
   // There, the units of which this rank's part is not what it was at publish(), or when this was asked last; where masters are
   // beside it.
   [[nodiscard]] virtual std::vector<std::size_t> written_units() { return {}; }

@@ -1,15 +1,15 @@
 // Parameters of which each rank has a copy.
 //
 // Programs may write to their copy. What all ranks write is taken over by the next step; what some of them write is refused
-// (lone_writes.h). Where masters are beside the copies, a hash of this rank's part says whether it was written to, by whatever
+// (unsynced_writes.h). Where masters are beside the copies, a hash of this rank's part says whether it was written to, by whatever
 // way.
 
 #include <utility>
 
 #include <accel/state.h>
 
-#include "libaccel/engine/homes/lone_writes.h"
 #include "libaccel/engine/homes/parameter_home.h"
+#include "libaccel/engine/homes/unsynced_writes.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/large_tensor.h"
 #include "runtime/checkpoint/xxh3.h"
@@ -29,7 +29,7 @@ class PrivateHome final : public ParameterHome {
     for (std::size_t unit = 0; unit < units_.size(); ++unit)
       place_parameters(units_[unit], flats_[unit], parameters);
     parameters_ = parameters;
-    lone_writes_.forget(parameters_);
+    unsynced_writes_.forget(parameters_);
   }
   [[nodiscard]] const at::Tensor& writable(std::size_t unit) const override {
     return flats_.at(unit);
@@ -46,10 +46,10 @@ class PrivateHome final : public ParameterHome {
       group_->all_gather_into(flats_[unit], own, "gathering the parameters of a unit");
       if (masters_ == Masters::kBeside) hashes_[unit] = hash_of(own_part(unit));
     }
-    lone_writes_.forget(parameters_);
+    unsynced_writes_.forget(parameters_);
   }
 
-  void refuse_lone_writes() override { lone_writes_.refuse(parameters_, *group_); }
+  void refuse_unsynced_writes() override { unsynced_writes_.refuse(parameters_, *group_); }
 
   [[nodiscard]] std::vector<std::size_t> written_units() override {
     std::vector<std::size_t> written;
@@ -78,8 +78,8 @@ class PrivateHome final : public ParameterHome {
   Masters masters_;
   std::vector<std::uint64_t> hashes_;       // of this rank's part, by unit
   std::vector<NamedParameter> parameters_;  // from take_in() on
-  LoneWrites lone_writes_{PartialState().debug() ? LoneWrites::Watch::kValues
-                                                 : LoneWrites::Watch::kOperators};
+  UnsyncedWrites unsynced_writes_{PartialState().debug() ? UnsyncedWrites::Watch::kValues
+                                                         : UnsyncedWrites::Watch::kOperators};
 };
 
 }  // namespace

@@ -27,7 +27,7 @@ class DividedTensors;
 }
 
 // What becomes of what all ranks gather on this one.
-enum class Wholes {
+enum class GatheredStates {
   kKept,
   kDropped,  // unit by unit: another rank wants them
 };
@@ -67,13 +67,13 @@ class StepGate {
   // Gives `whole` the states of all ranks, or placeholders for what this rank has by parts. Every rank calls it.
   virtual void describe_states(torch::optim::Optimizer& whole,
                                checkpoint::DividedTensors& divided,
-                               Wholes wholes) const = 0;
+                               GatheredStates gathered) const = 0;
   // Takes this rank's part of the states of `whole`, and its options.
   virtual void take_states(torch::optim::Optimizer& whole,
                            const checkpoint::DividedTensors& divided) = 0;
   // The state by the names of the modules' parameters. Every rank calls it.
   [[nodiscard]] virtual StateView view(StateDictType type,
-                                       Wholes wholes,
+                                       GatheredStates gathered,
                                        const StateDictConfig& config,
                                        const std::vector<torch::nn::Module*>& modules) const = 0;
 };

@@ -35,8 +35,8 @@ class ModelStates {
   ModelStates(Optimizer& optimizer,
               const ShardedModel& model,
               checkpoint::DividedTensors& divided,
-              Wholes wholes)
-      : optimizer_(optimizer), model_(model), divided_(divided), wholes_(wholes) {}
+              GatheredStates gathered)
+      : optimizer_(optimizer), model_(model), divided_(divided), gathered_(gathered) {}
 
   void into(ArchivedOptimizer& whole) {
     const auto texts = or_throw(gather_results(own_or_error(whole.type()),
@@ -53,7 +53,7 @@ class ModelStates {
           state->fields.tensors.emplace(key,
                                         tensor(form, own_field(parameter, key), owner, is_divided));
         }
-        if (!is_divided && wholes_ == Wholes::kDropped) continue;
+        if (!is_divided && gathered_ == GatheredStates::kDropped) continue;
         whole.state()[parameter.tensor.unsafeGetTensorImpl()] = std::move(state);
       }
     }
@@ -119,7 +119,7 @@ class ModelStates {
   Optimizer& optimizer_;
   const ShardedModel& model_;
   checkpoint::DividedTensors& divided_;
-  Wholes wholes_;
+  GatheredStates gathered_;
   std::map<std::string, ArchivedFields> own_;  // by name of the parameter
 };
 
@@ -137,10 +137,10 @@ void describe_archived_states(Optimizer& optimizer,
                               const ShardedOptimizer& sharded,
                               ArchivedOptimizer& whole,
                               checkpoint::DividedTensors& divided,
-                              Wholes wholes) {
+                              GatheredStates gathered) {
   const at::NoGradGuard no_grad;
   for (const auto& [model, units] : sharded.models())
-    ModelStates(optimizer, *model, divided, wholes).into(whole);
+    ModelStates(optimizer, *model, divided, gathered).into(whole);
   for (const auto& group : sharded.whole_groups()) {
     for (const at::Tensor& parameter : group) {
       if (sharded.model_of(parameter) != nullptr) continue;

@@ -27,7 +27,7 @@ void describe_archived_states(torch::optim::Optimizer& optimizer,
                               const ShardedOptimizer& sharded,
                               checkpoint::ArchivedOptimizer& whole,
                               checkpoint::DividedTensors& divided,
-                              Wholes wholes);
+                              GatheredStates gathered);
 
 // As take_states().
 void take_archived_states(checkpoint::ArchivedOptimizer& whole,

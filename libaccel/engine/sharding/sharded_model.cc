@@ -431,7 +431,7 @@ void ShardedModel::before_write() {
 
 // Where each rank has copies it can write to them: the optimizer goes on from what all have written.
 void ShardedModel::settle_writes() {
-  home_->refuse_lone_writes();
+  home_->refuse_unsynced_writes();
   take_written();
 }
 

@@ -49,12 +49,12 @@ class ShardedOptimizer final : public detail::StepGate {
   [[nodiscard]] std::unique_ptr<torch::optim::Optimizer> whole_optimizer() const override;
   void describe_states(torch::optim::Optimizer& whole,
                        checkpoint::DividedTensors& divided,
-                       Wholes wholes) const override;
+                       GatheredStates gathered) const override;
   void take_states(torch::optim::Optimizer& whole,
                    const checkpoint::DividedTensors& divided) override;
   [[nodiscard]] accel::StateView view(
       StateDictType type,
-      Wholes wholes,
+      GatheredStates gathered,
       const StateDictConfig& config,
       const std::vector<torch::nn::Module*>& modules) const override;
 

@@ -52,10 +52,10 @@ class OptimizerView {
   OptimizerView(const ShardedOptimizer& sharded, const std::vector<torch::nn::Module*>& modules)
       : sharded_(sharded), modules_(modules), names_(modules) {}
 
-  accel::StateView whole(Wholes wholes, const StateDictConfig& config) {
-    checkpoint::SavedOptimizer saved = describe(wholes);
+  accel::StateView whole(GatheredStates gathered, const StateDictConfig& config) {
+    checkpoint::SavedOptimizer saved = describe(gathered);
     accel::StateView view{.type = StateDictType::kFull};
-    if (wholes == Wholes::kDropped) return view;
+    if (gathered == GatheredStates::kDropped) return view;
     for (auto& [name, tensor] : saved.tensors)
       view.tensors.emplace(name, whole_tensor(checkpoint::placed(tensor, config)));
     view.json = std::move(saved.json);
@@ -64,7 +64,7 @@ class OptimizerView {
 
   accel::StateView parts() {
     for (const auto& [model, units] : sharded_.models()) model->add_parts(divided_);
-    checkpoint::SavedOptimizer saved = describe(Wholes::kKept);
+    checkpoint::SavedOptimizer saved = describe(GatheredStates::kKept);
     accel::StateView view{.type = StateDictType::kSharded, .json = std::move(saved.json)};
     for (auto& [name, tensor] : saved.tensors) {
       const at::Tensor* parameter = names_.parameter_of(name);
@@ -114,9 +114,9 @@ class OptimizerView {
   }
 
  private:
-  checkpoint::SavedOptimizer describe(Wholes wholes) {
+  checkpoint::SavedOptimizer describe(GatheredStates gathered) {
     whole_ = sharded_.whole_optimizer();
-    sharded_.describe_states(*whole_, divided_, wholes);
+    sharded_.describe_states(*whole_, divided_, gathered);
     return checkpoint::save_optimizer(*whole_, names_);
   }
 
@@ -170,11 +170,11 @@ void ShardedModel::add_to_view(const torch::nn::Module& module, accel::StateView
 }
 
 accel::StateView ShardedOptimizer::view(StateDictType type,
-                                        Wholes wholes,
+                                        GatheredStates gathered,
                                         const StateDictConfig& config,
                                         const std::vector<torch::nn::Module*>& modules) const {
   OptimizerView view(*this, modules);
-  if (type == StateDictType::kFull) return view.whole(wholes, config);
+  if (type == StateDictType::kFull) return view.whole(gathered, config);
   return type == StateDictType::kSharded ? view.parts() : view.shards();
 }
 

@@ -40,13 +40,13 @@ class UnitStates {
              const ShardedModel& model,
              std::size_t unit,
              checkpoint::DividedTensors& divided,
-             Wholes wholes)
+             GatheredStates gathered)
       : kind_(kind),
         optimizer_(optimizer),
         model_(model),
         unit_(model.units()[unit]),
         divided_(divided),
-        wholes_(wholes) {
+        gathered_(gathered) {
     const std::unique_ptr<OptimizerParamState> sample = kind_.make_state();
     const OptimizerStateView view(kind_, *sample);
     num_tensors_ = view.tensors.size();
@@ -59,10 +59,10 @@ class UnitStates {
     for (std::size_t f = 0; f < num_tensors_; ++f) {
       if (!is_any_gathered(f)) continue;
       at::Tensor whole_field = gathered(f);
-      if (wholes_ == Wholes::kKept) fields[f] = std::move(whole_field);
+      if (gathered_ == GatheredStates::kKept) fields[f] = std::move(whole_field);
     }
     for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
-      if (flag(s, 0) == 0 || (wholes_ == Wholes::kDropped && !is_divided(s))) continue;
+      if (flag(s, 0) == 0 || (gathered_ == GatheredStates::kDropped && !is_divided(s))) continue;
       whole.state()[parameter(s).unsafeGetTensorImpl()] = state_of(s, fields);
     }
   }
@@ -167,7 +167,7 @@ class UnitStates {
   const ShardedModel& model_;
   const Unit& unit_;
   checkpoint::DividedTensors& divided_;
-  Wholes wholes_;
+  GatheredStates gathered_;
   std::size_t num_tensors_ = 0;
   std::size_t num_numbers_ = 0;
   at::Tensor flags_;
@@ -198,14 +198,14 @@ std::unique_ptr<Optimizer> ShardedOptimizer::whole_optimizer() const {
 
 void ShardedOptimizer::describe_states(Optimizer& whole,
                                        checkpoint::DividedTensors& divided,
-                                       Wholes wholes) const {
+                                       GatheredStates gathered) const {
   const at::NoGradGuard no_grad;
   if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole))
-    return describe_archived_states(optimizer_, *this, *archived, divided, wholes);
+    return describe_archived_states(optimizer_, *this, *archived, divided, gathered);
   const OptimizerTraits& kind = *traits_of(optimizer_);
   for (const auto& [model, units] : models_) {
     for (const std::size_t unit : units) {
-      UnitStates(kind, optimizer_, *model, unit, divided, wholes).into(whole);
+      UnitStates(kind, optimizer_, *model, unit, divided, gathered).into(whole);
     }
   }
   for (const auto& group : whole_groups_) {

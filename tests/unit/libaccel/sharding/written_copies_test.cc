@@ -21,7 +21,7 @@
 #include <accel/random.h>
 #include <accel/state_view.h>
 
-#include "libaccel/engine/homes/lone_writes.h"
+#include "libaccel/engine/homes/unsynced_writes.h"
 #include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
@@ -197,14 +197,14 @@ INSTANTIATE_TEST_SUITE_P(Policies,
                            return info.param[0] == '\0' ? "WithoutAPolicy" : info.param;
                          });
 
-TEST(LoneWrite, IsTheFirstThatNotAllRanksHaveDone) {
-  using sharding::first_lone_write;
-  using sharding::LoneWrite;
-  EXPECT_EQ(first_lone_write({}, {}), std::nullopt);
+TEST(UnsyncedWrite, IsTheFirstThatNotAllRanksHaveDone) {
+  using sharding::first_unsynced_write;
+  using sharding::UnsyncedWrite;
+  EXPECT_EQ(first_unsynced_write({}, {}), std::nullopt);
   const std::vector<int> nobody_all_some_one{-1, 2, 2, 0};
   const std::vector<int> all_nobody_some_most{2, -1, 1, 2};
-  EXPECT_EQ(first_lone_write(nobody_all_some_one, all_nobody_some_most),
-            (LoneWrite{.parameter = 2, .writer = 2, .other = 1}));
+  EXPECT_EQ(first_unsynced_write(nobody_all_some_one, all_nobody_some_most),
+            (UnsyncedWrite{.parameter = 2, .writer = 2, .other = 1}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// LoneWrites: whether the ranks, of which each has a copy of the parameters, have written to the same ones.
+// UnsyncedWrites: whether the ranks, of which each has a copy of the parameters, have written to the same ones.
 //
 // A step makes the copies one again: of each value that of the rank whose shard it is in. What all ranks have written stays so;
 // of what some of them have written a part would be undone without a word. So they compare which parameters they have
@@ -24,23 +24,23 @@ class ProcessGroup;
 
 namespace accel::sharding {
 
-struct LoneWrite {
+struct UnsyncedWrite {
   std::size_t parameter = 0;
   int writer = 0;  // a rank that has written to it
   int other = 0;   // and one that has not
 
-  friend bool operator==(const LoneWrite&, const LoneWrite&) = default;
+  friend bool operator==(const UnsyncedWrite&, const UnsyncedWrite&) = default;
 };
 
 // The first parameter that some ranks have written to and others have not. writers, others: by parameter, the highest such rank;
 // -1: none. Pure.
-[[nodiscard]] std::optional<LoneWrite> first_lone_write(std::span<const int> writers,
-                                                        std::span<const int> others);
+[[nodiscard]] std::optional<UnsyncedWrite> first_unsynced_write(std::span<const int> writers,
+                                                                std::span<const int> others);
 
-class LoneWrites {
+class UnsyncedWrites {
  public:
   enum class Watch { kOperators, kValues };
-  explicit LoneWrites(Watch watch = Watch::kOperators) : watch_(watch) {}
+  explicit UnsyncedWrites(Watch watch = Watch::kOperators) : watch_(watch) {}
 
   // The copies of all ranks are one, or are written to alike on all.
   void forget(std::span<const NamedParameter> parameters);

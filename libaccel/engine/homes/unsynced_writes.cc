@@ -1,4 +1,4 @@
-#include "libaccel/engine/homes/lone_writes.h"
+#include "libaccel/engine/homes/unsynced_writes.h"
 
 #include <string>
 
@@ -16,29 +16,29 @@ constexpr int kNobody = -1;
 
 }  // namespace
 
-std::optional<LoneWrite> first_lone_write(std::span<const int> writers,
-                                          std::span<const int> others) {
+std::optional<UnsyncedWrite> first_unsynced_write(std::span<const int> writers,
+                                                  std::span<const int> others) {
   for (std::size_t i = 0; i < writers.size(); ++i) {
     if (writers[i] == kNobody || others[i] == kNobody) continue;
-    return LoneWrite{.parameter = i, .writer = writers[i], .other = others[i]};
+    return UnsyncedWrite{.parameter = i, .writer = writers[i], .other = others[i]};
   }
   return std::nullopt;
 }
 
-void LoneWrites::forget(std::span<const NamedParameter> parameters) {
+void UnsyncedWrites::forget(std::span<const NamedParameter> parameters) {
   seen_.clear();
   for (const NamedParameter& parameter : parameters) seen_.push_back(seen_of(parameter.tensor));
 }
 
 // A parameter is a view of its unit without gaps.
-LoneWrites::Seen LoneWrites::seen_of(const at::Tensor& parameter) const {
+UnsyncedWrites::Seen UnsyncedWrites::seen_of(const at::Tensor& parameter) const {
   Seen seen{.version = parameter._version()};
   if (watch_ == Watch::kValues)
     seen.hash = checkpoint::xxh3_functions().hash(parameter.const_data_ptr(), parameter.nbytes());
   return seen;
 }
 
-void LoneWrites::refuse(std::span<const NamedParameter> parameters, ProcessGroup& group) {
+void UnsyncedWrites::refuse(std::span<const NamedParameter> parameters, ProcessGroup& group) {
   const auto count = std::ssize(parameters);
   at::Tensor ranks = at::full({2, count}, kNobody, at::kInt);  // writers, and others
   const std::span<int> all(ranks.mutable_data_ptr<int>(), 2 * parameters.size());
@@ -49,7 +49,7 @@ void LoneWrites::refuse(std::span<const NamedParameter> parameters, ProcessGroup
     (is_written ? writers : others)[i] = group.rank();
   }
   group.all_reduce_(ranks, Reduction::kMax, "comparing which parameters were written to");
-  if (const auto lone = first_lone_write(writers, others)) {
+  if (const auto lone = first_unsynced_write(writers, others)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the parameter " + parameters[lone->parameter].name + " was written to on rank " +
                     std::to_string(lone->writer) + " and not on rank " +
