@@ -1,28 +1,33 @@
 #include "launcher/commands/train_command.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <iterator>
 
 #include "launcher/commands/libaccel_program.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/launch/cmd_launch.h"
+#include "train/train_settings.h"
 
 namespace accel::launcher {
 namespace {
 
 constexpr const char* kTrain = "train";
 constexpr const char* kProgram = "accel-trainer";
+constexpr const char* kSummary =
+    "Train a model that `accel export` wrote on files, without Python. What stands before "
+    "MODEL.pt2 "
+    "are flags of `accel launch`.";
 
-bool asks_for_help(const std::vector<std::string>& arguments) {
-  return arguments.empty() || arguments.front() == "--help" || arguments.front() == "-h";
+std::vector<std::string>::const_iterator find_model(const std::vector<std::string>& arguments) {
+  return std::ranges::find_if(arguments,
+                              [](const std::string& word) { return word.ends_with(".pt2"); });
 }
 
 }  // namespace
 
 Result<std::vector<std::string>> train_launch(const std::vector<std::string>& arguments,
                                               const std::string& program) {
-  const auto model = std::ranges::find_if(
-      arguments, [](const std::string& word) { return word.ends_with(".pt2"); });
+  const auto model = find_model(arguments);
   if (model == arguments.end()) {
     return Error(ErrorCode::kUsage,
                  "no word ends with .pt2: which model is to be trained is not said",
@@ -31,15 +36,23 @@ Result<std::vector<std::string>> train_launch(const std::vector<std::string>& ar
   }
   std::vector<std::string> words(arguments.begin(), model);
   words.push_back(program);
-  words.insert(words.end(), model, arguments.end());
+  std::transform(model, arguments.end(), std::back_inserter(words), with_underscores);
   return words;
 }
 
 int train_command(const std::vector<std::string>& arguments) {
+  CommandParser line(kTrain, kSummary);
+  train::TrainSettings settings;
+  train::add_flags(line.app(), settings);
+  const auto model = find_model(arguments);
+  const bool asks_for_help = std::ranges::find(arguments, "--help") != arguments.end() ||
+                             std::ranges::find(arguments, "-h") != arguments.end();
+  if (asks_for_help) return *line.parse({"--help"});
+  if (model != arguments.end()) {  // a slip is told once, before there are workers
+    if (const auto status = line.parse({model, arguments.end()})) return *status;
+  }
   const auto program = find_libaccel_program(kProgram);
   if (!program) return print_error(kTrain, program.error());
-  // Without workers: the launcher would show its own flags.
-  if (asks_for_help(arguments)) return cmd_launch({"--num_processes", "1", *program, "--help"});
   const auto words = train_launch(arguments, *program);
   if (!words) return print_error(kTrain, words.error());
   return cmd_launch(*words);

@@ -12,15 +12,6 @@ std::string command_line_name(std::string_view command) {
   return "accel " + std::string(command);
 }
 
-// "--config-file=a-b" -> "--config_file=a-b".
-std::string with_underscores(std::string word) {
-  if (!word.starts_with("--")) return word;
-  const auto end =
-      word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
-  std::replace(word.begin() + 2, end, '-', '_');
-  return word;
-}
-
 thread_local CommandRecorder* recorder = nullptr;
 
 // "{no,fp16}" of CLI11's check is the only place where it keeps the choices.
@@ -52,6 +43,14 @@ CommandOption described(const CLI::Option& option) {
 }
 
 }  // namespace
+
+std::string with_underscores(std::string word) {
+  if (!word.starts_with("--")) return word;
+  const auto end =
+      word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
+  std::replace(word.begin() + 2, end, '-', '_');
+  return word;
+}
 
 CommandRecorder::CommandRecorder() {
   recorder = this;

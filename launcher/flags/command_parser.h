@@ -32,6 +32,9 @@ class CommandParser {
   CLI::App app_;
 };
 
+// A flag as it is spelled with underscores: "--config-file=a-b" -> "--config_file=a-b". Other words stay.
+[[nodiscard]] std::string with_underscores(std::string word);
+
 // What the help of an application of CLI11 shows, in the form of the other commands. `command` is "config
 // default".
 [[nodiscard]] CommandDescription description_of(std::string_view command, const CLI::App& app);

@@ -88,9 +88,9 @@ std::vector<std::int64_t> BoundGraph::input_sizes(const std::string& name) const
   };
   const auto found = std::ranges::find_if(graph_.inputs, is_it);
   if (found == graph_.inputs.end()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "there is no input " + printable(name) + ", but " +
-                    printable(joined(input_names(), ", ")));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "there is no input " + printable(name) + ", but " + printable(joined(input_names(), ", ")));
   }
   std::vector<std::int64_t> sizes;
   const auto shape = graph_.graph.input_shapes.find(found->id);

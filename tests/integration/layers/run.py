@@ -26,7 +26,7 @@ RPC = r"(grpc|grpcpp|google/protobuf|absl)/"
 FORBIDDEN_INCLUDES = {
     "runtime": [TORCH, RPC, r"libaccel/", r"launcher/", r"agent/"],
     "runtime/include": [TORCH, RPC, r"supervisor/", r"boost/"],
-    "launcher": [TORCH, RPC, r"libaccel/", r"agent/"],
+    "launcher": [TORCH, RPC, r"libaccel/", r"agent/", r"train/(?!train_settings\.h)"],
     "checkpoint_tools": [TORCH, RPC, r"runtime/supervisor/", r"launcher/", r"libaccel/", r"agent/"],
     "agent": [TORCH, r"libaccel/", r"launcher/"],
     "train": [RPC, r"runtime/supervisor/", r"libaccel/", r"launcher/", r"agent/", r"boost/"],
