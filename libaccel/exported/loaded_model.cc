@@ -40,6 +40,15 @@ void check_trainable(const ExportedGraph& graph) {
   }
 }
 
+// Where `accel export --weights beside` has put the values that are not in the archive. Empty: they are, or nothing is there.
+std::filesystem::path weights_beside(const std::filesystem::path& archive,
+                                     const std::vector<Payload>& payloads) {
+  if (std::ranges::all_of(payloads, &Payload::has_bytes)) return {};
+  std::filesystem::path path = archive.parent_path() / "model.safetensors";
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
+}
+
 }  // namespace
 
 LoadedModel::LoadedModel(const std::filesystem::path& path, const ExportedModelOptions& options)
@@ -62,18 +71,17 @@ LoadedModel::LoadedModel(const std::filesystem::path& path, const ExportedModelO
 
 void LoadedModel::load_tensors(const Archive& archive, const ExportedModelOptions& options) {
   const std::string model = training_model(archive, options.model);
-  std::vector<Payload> payloads = archive.weights(model);
-  std::vector<Payload> others = archive.constants(model);
-  if (evaluation_) {
-    for (Payload& payload : archive.constants(kEvaluation)) others.push_back(std::move(payload));
-  }
+  const std::vector<Payload> payloads = archive.weights(model);
   for (const Payload& payload : payloads) {
     requires_grad_[payload.name] = payload.requires_grad;
     if (payload.is_parameter && payload.device_type == "cuda") home_ = c10::DeviceType::CUDA;
   }
-  tensors_ =
-      options.weights.empty() ? read_tensors(payloads) : read_tensors(payloads, options.weights);
-  tensors_.merge(read_tensors(others));
+  const std::filesystem::path weights =
+      options.weights.empty() ? weights_beside(path_, payloads) : options.weights;
+  tensors_ = weights.empty() ? read_tensors(payloads) : read_tensors(payloads, weights);
+  tensors_.merge(read_tensors(archive.constants(model)));
+  // Each graph has numbered the constants of its own code.
+  if (evaluation_) evaluation_constants_ = read_tensors(archive.constants(kEvaluation));
 }
 
 std::string LoadedModel::class_name() const {
@@ -103,8 +111,9 @@ void LoadedModel::attach(torch::nn::Module& root) {
                                         : tree.add_buffer(input.target, tensor->second);
   }
   training_->bind(places, tensors_);
-  if (evaluation_) evaluation_->bind(places, tensors_);
+  if (evaluation_) evaluation_->bind(places, evaluation_constants_);
   tensors_.clear();
+  evaluation_constants_.clear();
   move_to(at::Device(at::kCPU), std::nullopt, false);
 }
 

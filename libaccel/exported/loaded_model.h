@@ -95,7 +95,8 @@ class LoadedModel {
   std::filesystem::path path_;
   std::unique_ptr<BoundGraph> training_;
   std::unique_ptr<BoundGraph> evaluation_;
-  TensorsByName tensors_;  // until attach()
+  TensorsByName tensors_;               // until attach()
+  TensorsByName evaluation_constants_;  // the same
   std::map<std::string, bool> requires_grad_;
   c10::DeviceType home_ = c10::DeviceType::CPU;  // where the model was when it was exported
 };

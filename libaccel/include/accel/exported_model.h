@@ -46,7 +46,8 @@ class LoadedModel;
 
 struct ExportedModelOptions {
   // A safetensors file with the values, in place of those in the archive: one graph serves many checkpoints. It may lack buffers
-  // that Python does not save, and one of two names of a tied parameter. Empty: the archive's.
+  // that Python does not save, and one of two names of a tied parameter. Empty: the archive's; where that was written without
+  // values, those of model.safetensors in its folder.
   std::filesystem::path weights;
   // Which graph of an archive with several is run in training; "eval" is the one that eval() takes.
   std::string model = "model";
