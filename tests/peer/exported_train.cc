@@ -2,11 +2,12 @@
 //
 //   exported_train MODEL.pt2 INPUTS.safetensors [--steps N] [--lr X] [--optimizer adamw|sgd]
 //                  [--strategy ddp|zero1|zero2|full_shard] [--mixed_precision no|bf16|fp16] [--accumulate K]
-//                  [--weights FILE] [--threads N]
+//                  [--weights FILE] [--threads N] [--seed N] [--save FOLDER]
 //
 // The inputs file has tensors by the names of the model's inputs. Dimension 0 is the batch: each rank takes its part of it, in
 // order, and with --accumulate each of K batches takes its part of that; a tensor without dimensions goes to all as it is.
-// Prints a line for each step: its number, the mean of the loss over ranks and batches, and the norm of the gradients.
+// Prints a line for each step: its number, the mean of the loss over ranks and batches, and the norm of the gradients;
+// then "eval" and the loss in eval(). --save writes the weights.
 
 #include <charconv>
 #include <cstdio>
@@ -16,7 +17,9 @@
 #include <string>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -108,11 +111,34 @@ at::Tensor part_of(const at::Tensor& tensor, std::int64_t index, std::int64_t co
   return tensor.narrow(0, index * rows, rows);
 }
 
+accel::ExportedInputs inputs_of(const accel::safetensors::TensorMap& tensors,
+                                std::int64_t index,
+                                std::int64_t count) {
+  std::vector<std::pair<std::string, c10::IValue>> inputs;
+  for (const auto& [name, tensor] : tensors)
+    inputs.emplace_back(name, part_of(tensor, index, count));
+  return accel::ExportedInputs(std::move(inputs));
+}
+
+// Of the whole batch.
+template <typename Model>
+at::Tensor loss_in_evaluation(accel::Accelerator& accelerator,
+                              Model& model,
+                              const accel::safetensors::TensorMap& tensors) {
+  const at::NoGradGuard no_grad;
+  model->eval();
+  const at::Tensor loss =
+      model(inputs_of(tensors, accelerator.process_index(), accelerator.num_processes()));
+  return accelerator.reduce(loss.to(at::kFloat), accel::Reduction::kMean);
+}
+
 int train(const Run& run) {
   at::set_num_threads(static_cast<int>(run.number("threads", 1)));
   accel::Accelerator accelerator(options_of(run));
   accel::ExportedModel net(run.model, {.weights = run.text("weights", "")});
   auto [model, optimizer] = accelerator.prepare(net, optimizer_of(run, *net));
+  if (run.flags.contains("seed"))
+    at::manual_seed(static_cast<std::uint64_t>(run.number("seed", 0)));
   const auto tensors = accel::safetensors::load_file(run.inputs);
   const auto batches = static_cast<std::int64_t>(run.number("accumulate", 1));
   const std::int64_t count = accelerator.num_processes() * batches;
@@ -122,11 +148,8 @@ int train(const Run& run) {
     at::Tensor norm;
     for (std::int64_t batch = 0; batch < batches; ++batch) {
       const auto scope = accelerator.accumulate(model);
-      std::vector<std::pair<std::string, c10::IValue>> inputs;
-      for (const auto& [name, tensor] : tensors)
-        inputs.emplace_back(name,
-                            part_of(tensor, accelerator.process_index() * batches + batch, count));
-      const at::Tensor loss = model(accel::ExportedInputs(std::move(inputs)));
+      const at::Tensor loss =
+          model(inputs_of(tensors, accelerator.process_index() * batches + batch, count));
       accelerator.backward(loss);
       sum = sum.defined() ? sum + loss.detach() : loss.detach();
       if (accelerator.sync_gradients()) norm = accelerator.clip_grad_norm_(net->parameters(), 1e30);
@@ -138,6 +161,10 @@ int train(const Run& run) {
     if (accelerator.is_main_process())
       std::printf("%d %.9g %.9g\n", step, mean.item<double>(), norm.item<double>());
   }
+  const at::Tensor loss = loss_in_evaluation(accelerator, model, tensors);
+  if (accelerator.is_main_process()) std::printf("eval %.9g\n", loss.item<double>());
+  if (const std::string folder = run.text("save", ""); !folder.empty())
+    accelerator.save_model(model, folder);
   accelerator.end_training();
   return 0;
 }
