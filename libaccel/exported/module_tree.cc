@@ -20,11 +20,6 @@ struct ModuleParameters : torch::nn::Module {
   }
 };
 
-struct SplitName {
-  std::string path;
-  std::string last;
-};
-
 SplitName split_name(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string::npos) return {"", name};
@@ -87,17 +82,24 @@ torch::nn::Module& ModuleTree::owner_of(const std::string& path) {
   return *module;
 }
 
+SplitName ModuleTree::split_tensor_name(const std::string& name) const {
+  SplitName split = split_name(name);
+  if (split.last.empty() || modules_.contains(name))
+    throw damaged_export("a tensor is called '" + printable(name) + "'");
+  return split;
+}
+
 TensorPlace ModuleTree::add_parameter(const std::string& name,
                                       const at::Tensor& tensor,
                                       bool requires_grad) {
-  const SplitName split = split_name(name);
+  const SplitName split = split_tensor_name(name);
   torch::nn::Module& owner = owner_of(split.path);
   owner.register_parameter(split.last, tensor, requires_grad);
   return {.owner = &owner, .key = split.last};
 }
 
 TensorPlace ModuleTree::add_buffer(const std::string& name, const at::Tensor& tensor) {
-  const SplitName split = split_name(name);
+  const SplitName split = split_tensor_name(name);
   torch::nn::Module& owner = owner_of(split.path);
   return {.buffer = owner.register_buffer(split.last, tensor)};
 }

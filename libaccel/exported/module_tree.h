@@ -37,6 +37,11 @@ using ClassNames = std::map<std::string, std::string>;
 // "model.layers.0" of a call's path "model.layers.0@1", its second one.
 [[nodiscard]] std::string module_path(const std::string& call_path);
 
+struct SplitName {
+  std::string path;  // of the module
+  std::string last;
+};
+
 class ModuleTree {
  public:
   ModuleTree(torch::nn::Module& root, ClassNames classes)
@@ -52,6 +57,7 @@ class ModuleTree {
 
  private:
   torch::nn::Module& owner_of(const std::string& path);
+  [[nodiscard]] SplitName split_tensor_name(const std::string& name) const;
   [[nodiscard]] std::string class_of(const std::string& path) const;
 
   torch::nn::Module& root_;

@@ -14,6 +14,8 @@ namespace accel {
 namespace exported {
 namespace {
 
+constexpr std::size_t kShownReason = 200;
+
 struct RegisteredOperators {
   std::mutex mutex;
   std::map<std::string, CustomOperator> by_name;
@@ -27,10 +29,10 @@ std::pair<std::string, CustomOperator> parsed_operator(const std::string& schema
   if (schema.find('(') != std::string::npos) {
     try {
       custom.schema = torch::jit::parseSchema(schema);
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {  // the parser's own class, and c10's
       throw Error(ErrorCode::kInvalidArgument,
-                  "'" + printable(schema) +
-                      "' is no schema of an operator: " + printable(error.what_without_backtrace()),
+                  "'" + printable(schema) + "' is no schema of an operator: " +
+                      printable(std::string_view(error.what()).substr(0, kShownReason)),
                   "write it as Python's torch.library does: ns::name(Tensor x, int n=1) -> Tensor");
     }
     name = custom.schema->name();

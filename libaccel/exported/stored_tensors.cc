@@ -39,15 +39,20 @@ void fill(const at::Tensor& tensor, const Payload& payload) {
       {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(payload.bytes.size)}));
 }
 
+// The same for names of one tensor. Files without values have one storage for all, so there each name is a tensor of its own.
+std::string storage_key(const Payload& payload) {
+  if (!payload.has_bytes) return payload.name;
+  std::ostringstream key;
+  key << payload.path << ' ' << payload.dtype << ' ' << payload.offset;
+  for (const std::int64_t size : payload.sizes) key << ' ' << size;
+  for (const std::int64_t stride : payload.strides) key << ' ' << stride;
+  return key.str();
+}
+
 class StorageReader {
  public:
   at::Tensor tensor_of(const Payload& payload) {
-    std::ostringstream key;
-    key << payload.path << ' ' << payload.dtype << ' ' << payload.offset << ' '
-        << payload.sizes.size();
-    for (const std::int64_t size : payload.sizes) key << ' ' << size;
-    for (const std::int64_t stride : payload.strides) key << ' ' << stride;
-    at::Tensor& tensor = tensors_[key.str()];
+    at::Tensor& tensor = tensors_[storage_key(payload)];
     if (!tensor.defined()) tensor = read(payload);
     return tensor;
   }
@@ -103,18 +108,18 @@ TensorsByName read_tensors(const std::vector<Payload>& payloads) {
 TensorsByName read_tensors(const std::vector<Payload>& payloads,
                            const std::filesystem::path& weights) {
   const safetensors::TensorMap given = safetensors::load_file(weights);
-  std::map<std::string, at::Tensor> by_path;  // of names that are tied
+  std::map<std::string, at::Tensor> by_storage;  // of names that are tied
   for (const Payload& payload : payloads) {
     const auto found = given.find(payload.name);
-    if (found != given.end()) by_path.try_emplace(payload.path, found->second);
+    if (found != given.end()) by_storage.try_emplace(storage_key(payload), found->second);
   }
   TensorsByName tensors;
   std::vector<std::string> missing;
   std::vector<std::string> other;
   std::vector<Payload> kept;
   for (const Payload& payload : payloads) {
-    const auto found = by_path.find(payload.path);
-    if (found == by_path.end()) {
+    const auto found = by_storage.find(storage_key(payload));
+    if (found == by_storage.end()) {
       if (payload.is_parameter || !payload.has_bytes) {
         missing.push_back(printable(payload.name));
       } else {

@@ -121,11 +121,14 @@ class Grouper {
       numel += parameter.numel();
     if (numel < settings_.min_num_params) return 0;
     std::int64_t taken = 0;
-    if (module.as<torch::nn::MultiheadAttentionImpl>() == nullptr) {
+    const std::string name = class_name_of(module.name());
+    if (module.as<torch::nn::MultiheadAttentionImpl>() == nullptr && name != "MultiheadAttention") {
       for (const auto& child : module.children()) taken += wrap_sizes(*child, false);
     }
+    // By name too: modules of Python, of which there is the class's name alone.
     const bool is_container = module.as<torch::nn::ModuleListImpl>() != nullptr ||
-                              module.as<torch::nn::ModuleDictImpl>() != nullptr;
+                              module.as<torch::nn::ModuleDictImpl>() != nullptr ||
+                              name == "ModuleList" || name == "ModuleDict";
     if (is_root || is_container || numel - taken < settings_.min_num_params) return taken;
     claim(module);
     return numel;

@@ -1,0 +1,116 @@
+// Exported models under DDP and FULL_SHARD: the same losses as one process on the batches of all ranks.
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/exported_model.h>
+#include <accel/fsdp.h>
+
+#include "libaccel/engine/sharding/wrap_policy.h"
+#include "libaccel/tensors/unique_parameters.h"
+#include "tests/support/exported_archive.h"
+#include "tests/support/rank_group.h"
+
+namespace accel::exported_ranks_test {
+namespace {
+
+using test::exported_model;
+using test::run_ranks;
+
+constexpr int kSteps = 4;
+
+at::Tensor ids() {
+  return at::arange(16).view({4, 4}) * 7 % 16;
+}
+
+std::vector<float> losses_of_one_process() {
+  ExportedModel net(exported_model("blocks"));
+  net->eval();
+  torch::optim::SGD sgd(unique_parameters(net->parameters()), torch::optim::SGDOptions(0.5));
+  std::vector<float> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    sgd.zero_grad();
+    const at::Tensor loss = net(ids(), ids());
+    loss.backward();
+    sgd.step();
+    losses.push_back(loss.item<float>());
+  }
+  return losses;
+}
+
+void train_as_one(const AcceleratorOptions& options) {
+  Accelerator accelerator(options);
+  ExportedModel net(exported_model("blocks"));
+  net->eval();  // dropout draws other numbers on other ranks
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const std::vector<float> expected = losses_of_one_process();
+  const at::Tensor mine = ids().narrow(0, accelerator.process_index() * 2, 2);
+  for (int step = 0; step < kSteps; ++step) {
+    const at::Tensor loss = model(ExportedInputs{{"ids", mine}, {"labels", mine}});
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    const float mean = accelerator.reduce(loss.detach(), Reduction::kMean).item<float>();
+    // A loss is a mean over 16 tokens, summed in two halves: roundings of 2^-24 in each of at most 16 additions, and those of
+    // the steps before in parameters that a rate of 0.5 moves.
+    EXPECT_NEAR(mean, expected[step], 16 * (step + 1) * std::ldexp(expected[step], -24));
+  }
+  EXPECT_EQ(net->named_buffers()["calls"].item<std::int64_t>(), kSteps);
+  accelerator.end_training();
+}
+
+TEST(ExportedRanks, TrainUnderDdpAsOneProcess) {
+  run_ranks(2, [] { train_as_one({}); });
+}
+
+TEST(ExportedRanks, TrainUnderFullShardAsOneProcess) {
+  run_ranks(2, [] {
+    AcceleratorOptions options;
+    options.fsdp_plugin.emplace().sharding_strategy = ShardingStrategy::kFullShard;
+    train_as_one(options);
+  });
+}
+
+TEST(ExportedRanks, AreWrappedByPythonsClasses) {
+  run_ranks(2, [] {
+    AcceleratorOptions options;
+    FullyShardedDataParallelPlugin& plugin = options.fsdp_plugin.emplace();
+    plugin.sharding_strategy = ShardingStrategy::kFullShard;
+    plugin.auto_wrap_policy = AutoWrapPolicy::kTransformerBasedWrap;
+    plugin.transformer_cls_names_to_wrap = {"Block"};
+    train_as_one(options);
+  });
+}
+
+TEST(WrapPolicy, PutsExportedModulesTogetherByTheirPythonClass) {
+  ExportedModel net(exported_model("blocks"));
+  sharding::FsdpSettings settings;
+  settings.wrap = AutoWrapPolicy::kTransformerBasedWrap;
+  settings.transformer_classes = {"Block"};
+  const auto groups = sharding::wrap_groups(*net, settings);
+  const auto group = [&](const char* name) {
+    return groups.at(net->named_parameters()[name].unsafeGetTensorImpl());
+  };
+  EXPECT_EQ(group("blocks.0.up.weight"), group("blocks.0.norm.bias"));
+  EXPECT_NE(group("blocks.0.up.weight"), group("blocks.1.up.weight"));
+  EXPECT_NE(group("blocks.0.up.weight"), group("embed.weight"));
+}
+
+TEST(WrapPolicy, WrapsNoListOfExportedModules) {
+  ExportedModel net(exported_model("blocks"));
+  sharding::FsdpSettings settings;
+  settings.wrap = AutoWrapPolicy::kSizeBasedWrap;
+  settings.min_num_params = 500;  // both blocks together have 592
+  const auto groups = sharding::wrap_groups(*net, settings);
+  const auto group = [&](const char* name) {
+    return groups.at(net->named_parameters()[name].unsafeGetTensorImpl());
+  };
+  EXPECT_EQ(group("blocks.0.up.weight"), group("embed.weight"));  // of the root
+}
+
+}  // namespace
+}  // namespace accel::exported_ranks_test
