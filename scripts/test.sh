@@ -211,7 +211,7 @@ fuzz_part() {
 fuzz() {
   cmake --preset fuzz >/dev/null || return 1
   take_turns fuzz_part \
-    '2 safetensors safetensors pickle' '2 store store frames' '2 config config hostlist' '4 proto proto shim'
+    '2 safetensors safetensors pickle' '2 exported exported' '2 store store frames' '2 config config hostlist' '4 proto proto shim'
 }
 
 stage setup 4 setup
