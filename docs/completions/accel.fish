@@ -269,6 +269,38 @@ complete -c accel -n '__accel_is tpu-config' -l command -x -d 'commands; may be 
 complete -c accel -n '__accel_is tpu-config' -l install_accelerate -d 'pip install accelerate before'
 complete -c accel -n '__accel_is tpu-config' -l accelerate_version -x -d 'which one: a version, latest or dev'
 complete -c accel -n '__accel_is tpu-config' -l debug -d 'print the line that would run'
+complete -c accel -n '__accel_is train' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is train' -l weights -x -d 'a .safetensors file with the values of its parameters'
+complete -c accel -n '__accel_is train' -l task -x -a 'causal-lm classification' -d 'causal-lm: predict the next token; classification'
+complete -c accel -n '__accel_is train' -l data -x -d 'files: tokens as .npy, .safetensors or .bin; rows to classify as .csv'
+complete -c accel -n '__accel_is train' -l eval_data -x -d 'files of the same kind, to evaluate with'
+complete -c accel -n '__accel_is train' -l sequence_length -x -d 'tokens of a sample'
+complete -c accel -n '__accel_is train' -l label_column -x -d 'the column of a .csv with the class'
+complete -c accel -n '__accel_is train' -l batch_size -x -d 'samples a batch and process'
+complete -c accel -n '__accel_is train' -l no_shuffle -d 'take the samples in the order of the files'
+complete -c accel -n '__accel_is train' -l num_workers -x -d 'threads that read ahead'
+complete -c accel -n '__accel_is train' -l num_epochs -x -d 'passes over the data'
+complete -c accel -n '__accel_is train' -l max_steps -x -d 'stop after so many optimizer steps'
+complete -c accel -n '__accel_is train' -l optimizer -x -a 'adamw adam sgd' -d 'adamw, adam or sgd'
+complete -c accel -n '__accel_is train' -l lr -x -d 'the highest learning rate'
+complete -c accel -n '__accel_is train' -l weight_decay -x -d 'of the optimizer'
+complete -c accel -n '__accel_is train' -l schedule -x -a 'constant linear cosine' -d 'of the rate: constant, linear or cosine'
+complete -c accel -n '__accel_is train' -l warmup_steps -x -d 'steps in which the rate rises from 0'
+complete -c accel -n '__accel_is train' -l max_grad_norm -x -d 'clip gradients to it; 0: do not'
+complete -c accel -n '__accel_is train' -l gradient_accumulation_steps -x -d 'batches of an optimizer step'
+complete -c accel -n '__accel_is train' -l mixed_precision -x -d 'no, bf16 or fp16; else as the launcher was told'
+complete -c accel -n '__accel_is train' -l fsdp -x -d 'FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2; else as the launcher was told'
+complete -c accel -n '__accel_is train' -l seed -x -d 'of the order of samples and of dropout'
+complete -c accel -n '__accel_is train' -l project_dir -r -F -d 'where checkpoints, metrics and the model go'
+complete -c accel -n '__accel_is train' -l save_steps -x -d 'steps between two checkpoints'
+complete -c accel -n '__accel_is train' -l eval_steps -x -d 'steps between two evaluations; 0: each epoch'
+complete -c accel -n '__accel_is train' -l log_steps -x -d 'steps between two lines of metrics'
+complete -c accel -n '__accel_is train' -l total_limit -x -d 'checkpoints that are kept'
+complete -c accel -n '__accel_is train' -l memory_checkpoint_every -x -d 'steps between two checkpoints in the launcher\'s memory, for --max_restarts'
+complete -c accel -n '__accel_is train' -l metrics_file -r -F -d 'a line of JSON for each, or of a table when it ends with .csv'
+complete -c accel -n '__accel_is train' -l resume -d 'go on from the newest complete checkpoint'
+complete -c accel -n '__accel_is train' -l overwrite -d 'delete the checkpoints of an earlier run'
+complete -c accel -n '__accel_is train' -l config -x -d 'a YAML file of these flags; what is typed holds before it'
 function __accel_is_before_script_of_run
     not __accel_has_script 2 __name __nnodes __num_processes __max_restarts __stop_grace __hang_timeout __log_rotate_bytes __log_keep __log_overflow __preflight __preflight_seconds __cwd __env __spec __agent __tls_dir __wait
 end
@@ -593,6 +625,38 @@ for program in accel-tpu-config
     complete -c $program -l debug -d 'print the line that would run'
 end
 for program in accel-train
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l weights -x -d 'a .safetensors file with the values of its parameters'
+    complete -c $program -l task -x -a 'causal-lm classification' -d 'causal-lm: predict the next token; classification'
+    complete -c $program -l data -x -d 'files: tokens as .npy, .safetensors or .bin; rows to classify as .csv'
+    complete -c $program -l eval_data -x -d 'files of the same kind, to evaluate with'
+    complete -c $program -l sequence_length -x -d 'tokens of a sample'
+    complete -c $program -l label_column -x -d 'the column of a .csv with the class'
+    complete -c $program -l batch_size -x -d 'samples a batch and process'
+    complete -c $program -l no_shuffle -d 'take the samples in the order of the files'
+    complete -c $program -l num_workers -x -d 'threads that read ahead'
+    complete -c $program -l num_epochs -x -d 'passes over the data'
+    complete -c $program -l max_steps -x -d 'stop after so many optimizer steps'
+    complete -c $program -l optimizer -x -a 'adamw adam sgd' -d 'adamw, adam or sgd'
+    complete -c $program -l lr -x -d 'the highest learning rate'
+    complete -c $program -l weight_decay -x -d 'of the optimizer'
+    complete -c $program -l schedule -x -a 'constant linear cosine' -d 'of the rate: constant, linear or cosine'
+    complete -c $program -l warmup_steps -x -d 'steps in which the rate rises from 0'
+    complete -c $program -l max_grad_norm -x -d 'clip gradients to it; 0: do not'
+    complete -c $program -l gradient_accumulation_steps -x -d 'batches of an optimizer step'
+    complete -c $program -l mixed_precision -x -d 'no, bf16 or fp16; else as the launcher was told'
+    complete -c $program -l fsdp -x -d 'FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2; else as the launcher was told'
+    complete -c $program -l seed -x -d 'of the order of samples and of dropout'
+    complete -c $program -l project_dir -r -F -d 'where checkpoints, metrics and the model go'
+    complete -c $program -l save_steps -x -d 'steps between two checkpoints'
+    complete -c $program -l eval_steps -x -d 'steps between two evaluations; 0: each epoch'
+    complete -c $program -l log_steps -x -d 'steps between two lines of metrics'
+    complete -c $program -l total_limit -x -d 'checkpoints that are kept'
+    complete -c $program -l memory_checkpoint_every -x -d 'steps between two checkpoints in the launcher\'s memory, for --max_restarts'
+    complete -c $program -l metrics_file -r -F -d 'a line of JSON for each, or of a table when it ends with .csv'
+    complete -c $program -l resume -d 'go on from the newest complete checkpoint'
+    complete -c $program -l overwrite -d 'delete the checkpoints of an earlier run'
+    complete -c $program -l config -x -d 'a YAML file of these flags; what is typed holds before it'
 end
 function __accel_has_hyphens
     set -l words (commandline -opc) (commandline -ct)
@@ -616,6 +680,6 @@ function __accel_hyphened
         end
     end
 end
-for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-merge-weights accel-test accel-to-fsdp2 accel-tpu-config accel-train
+for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-export accel-merge-weights accel-test accel-to-fsdp2 accel-tpu-config accel-train
     complete -c $program -n __accel_has_hyphens -f -a '(__accel_hyphened)'
 end
