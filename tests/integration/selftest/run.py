@@ -41,7 +41,7 @@ def without_the_self_test(folder):
     for name in ("accel", "accel-shim"):
         shutil.copy(BUILD / "bin" / name, folder / name)
     code, out, err = run(folder / "accel", "test")
-    expect(code == 1 and "there is no self test" in err and "-DACCEL_WITH_TORCH=ON" in err and SUCCESS not in out,
+    expect(code == 1 and "there is no accel-selftest" in err and "-DACCEL_WITH_TORCH=ON" in err and SUCCESS not in out,
            f"without the self test: {code} {out} {err}")
 
 
