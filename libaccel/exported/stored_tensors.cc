@@ -1,5 +1,6 @@
 #include "libaccel/exported/stored_tensors.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include <ATen/ops/empty.h>
@@ -39,9 +40,8 @@ void fill(const at::Tensor& tensor, const Payload& payload) {
       {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(payload.bytes.size)}));
 }
 
-// The same for names of one tensor. Files without values have one storage for all, so there each name is a tensor of its own.
+// The same for names of one tensor.
 std::string storage_key(const Payload& payload) {
-  if (!payload.has_bytes) return payload.name;
   std::ostringstream key;
   key << payload.path << ' ' << payload.dtype << ' ' << payload.offset;
   for (const std::int64_t size : payload.sizes) key << ' ' << size;
@@ -82,6 +82,14 @@ class StorageReader {
   std::map<std::string, at::Tensor> tensors_;
 };
 
+// Whether names of one tensor can be told. What was exported under FakeTensorMode has one storage for all; what `accel export`
+// leaves to a file beside it has one for each tensor.
+bool has_storages(const std::vector<Payload>& payloads) {
+  return std::ranges::any_of(payloads, [&](const Payload& payload) {
+    return payload.has_bytes || payload.path != payloads.front().path;
+  });
+}
+
 std::string shape_text(at::IntArrayRef sizes) {
   std::ostringstream text;
   text << sizes;
@@ -108,17 +116,21 @@ TensorsByName read_tensors(const std::vector<Payload>& payloads) {
 TensorsByName read_tensors(const std::vector<Payload>& payloads,
                            const std::filesystem::path& weights) {
   const safetensors::TensorMap given = safetensors::load_file(weights);
+  const bool are_ties_known = has_storages(payloads);
+  const auto key_of = [&](const Payload& payload) {
+    return are_ties_known ? storage_key(payload) : payload.name;
+  };
   std::map<std::string, at::Tensor> by_storage;  // of names that are tied
   for (const Payload& payload : payloads) {
     const auto found = given.find(payload.name);
-    if (found != given.end()) by_storage.try_emplace(storage_key(payload), found->second);
+    if (found != given.end()) by_storage.try_emplace(key_of(payload), found->second);
   }
   TensorsByName tensors;
   std::vector<std::string> missing;
   std::vector<std::string> other;
   std::vector<Payload> kept;
   for (const Payload& payload : payloads) {
-    const auto found = by_storage.find(storage_key(payload));
+    const auto found = by_storage.find(key_of(payload));
     if (found == by_storage.end()) {
       if (payload.is_parameter || !payload.has_bytes) {
         missing.push_back(printable(payload.name));
