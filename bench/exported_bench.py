@@ -122,15 +122,17 @@ def peer_worker():
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.01)
     inputs = example()
-    before, peak, passes, whole = status_bytes("VmRSS:"), 0, [], []
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
+    before, peak, passes, whole = 0, 0, [], []
     for step in range(STEPS):
+        if step == 1:  # code that is first read, and what the optimizer keeps, are of the step before
+            before = status_bytes("VmRSS:")
+            with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+                file.write("5")
         start = time.perf_counter()
         loss = net(**inputs)
         loss.backward()
         passes.append(time.perf_counter() - start)
-        if step == 0:
+        if step == 1:
             peak = status_bytes("VmHWM:")
         optimizer.step()
         optimizer.zero_grad()
@@ -142,10 +144,14 @@ def peer_worker():
     print(peak - before)
 
 
-def run(command):
+# With them each tensor has pages of its own, which go when it goes: what is in memory is what lives. Times would suffer.
+OWN_PAGES = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+
+
+def run(command, **variables):
     core = max(os.sched_getaffinity(0))
     done = subprocess.run(["taskset", "-c", str(core)] + command, stdout=subprocess.PIPE, text=True, check=True,
-                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+                          env=dict(os.environ, OMP_NUM_THREADS="1", **variables))
     return [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
 
 
@@ -171,7 +177,7 @@ def bench_steps(folder):
         mine, peer = median(times["accel"]), median(times["python"])
         emit("P-X1", case, metric, "ms", mine, peer, "PyTorch eager", goal=1.0, passed=mine <= peer,
              spread=spread(times["accel"]))
-    memory = {side: median([rows[3][0] / 1e6 for rows in all_rows]) for side, all_rows in results.items()}
+    memory = {side: run(command, **OWN_PAGES)[3][0] / 1e6 for side, command in sides.items()}
     emit("P-X1", case, "peak of forward and backward, above the model", "MB", memory["accel"], memory["python"],
          "PyTorch eager", goal=1.02, passed=memory["accel"] <= 1.02 * memory["python"])
 
