@@ -44,10 +44,10 @@ MetricFile::MetricFile(const std::filesystem::path& path,
   const int mode = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (appends ? 0 : O_TRUNC);
   file_ = UniqueFd(::open(path.c_str(), mode, 0666));
   if (!file_) {
-    throw Error(ErrorCode::kFileIo,
-                "the metrics cannot be written to " + printable(path.string()) + ": " +
-                    std::system_category().message(errno),
-                "give another --metrics_file");
+    throw Error(
+        ErrorCode::kFileIo,
+        "the metrics cannot be written to " + printable(path.string()) + ": " + errno_text(errno),
+        "give another --metrics_file");
   }
   const bool is_empty = ::lseek(file_.get(), 0, SEEK_END) == 0;
   if (is_csv_ && is_empty) write_text(joined(columns_, ",") + "\n");
@@ -78,9 +78,9 @@ void MetricFile::write_text(const std::string& text) {
   std::string_view rest = text;
   const int error = write_all(file_.get(), rest);
   if (error == 0) return;
-  throw Error(error == ENOSPC || error == EDQUOT ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
-              "the metrics cannot be written to " + printable(path_.string()) + ": " +
-                  std::system_category().message(error));
+  throw Error(
+      error == ENOSPC || error == EDQUOT ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
+      "the metrics cannot be written to " + printable(path_.string()) + ": " + errno_text(error));
 }
 
 }  // namespace accel::train

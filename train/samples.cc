@@ -1,8 +1,6 @@
 #include "train/samples.h"
 
 #include <algorithm>
-#include <numeric>
-#include <span>
 
 #include <ATen/Functions.h>
 

@@ -22,9 +22,8 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMostIndexBytes = std::size_t{4} << 30;
 
 Error file_error(const fs::path& path, const std::string& what, int error) {
-  return Error(
-      ErrorCode::kFileIo,
-      printable(path.string()) + " " + what + ": " + std::system_category().message(error));
+  return Error(ErrorCode::kFileIo,
+               printable(path.string()) + " " + what + ": " + errno_text(error));
 }
 
 // All of `bytes`, or as much as there is.
