@@ -63,10 +63,14 @@ def request_of(name, folder):
     return export_model.Request(model=f"hf:{folder / name}", task=task, **options)
 
 
-def train_in_python(subject, precision=contextlib.nullcontext()):
+def fused_adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=RATE, fused=True)
+
+
+def train_in_python(subject, precision=contextlib.nullcontext(), optimizer_of=fused_adamw):
     """(loss, norm of the gradients) of each step, with the forward within `precision`; then the loss in eval()."""
     net = subject.in_mode("train").net
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, fused=True)
+    optimizer = optimizer_of(net.parameters())
     rows = []
     torch.manual_seed(SEED)
     for _ in range(STEPS):

@@ -10,12 +10,14 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import exported_models  # runs this script under the peer's Python
 from exported_models import LOSS, NORM, SETTINGS, TRAIN
 
 import torch
 import transformers
+import transformers.integrations.sdpa_attention as sdpa_attention
 from safetensors.torch import save_file
 
 import export_model
@@ -26,6 +28,7 @@ ROWS = 6  # for one, two and three ranks, and for two batches
 # bf16 has 8 bits: one rounding is off by at most 2^-9 of the value. Gradients of the weights are sums over positions that each rank
 # rounds by itself, and AdamW's steps of at most the rate 1e-3 carry that on: 2^-6 is half a unit of bf16 for a loss below 8.
 BF16 = 2.0**-6
+SGD_RATE = 0.01
 
 
 def chosen():
@@ -85,6 +88,17 @@ class Strategies(unittest.TestCase):
                 with self.subTest(strategy, ranks=ranks):
                     found = trained_here(ranks, request.output, inputs, "--strategy", strategy, "--mixed_precision", "bf16")
                     self.assert_near(expected, found, BF16, BF16)
+
+    @unittest.mock.patch.object(sdpa_attention, "use_gqa_in_sdpa", lambda *_: False)
+    def test_bf16_on_one_rank_with_sgd_is_as_near_as_fp32(self):
+        """SGD rounds each weight as PyTorch does, so that no weight falls to another bf16 value, as after AdamW's steps. While
+        transformers exports, it repeats keys and values for the heads that share them; else it leaves that to the kernel,
+        which adds their gradients in fp32 and not in bf16: here Python takes the exported path too."""
+        for request, subject, inputs in self.each():
+            expected = exported_models.train_in_python(
+                subject, torch.autocast("cpu", dtype=torch.bfloat16), lambda parameters: torch.optim.SGD(parameters, lr=SGD_RATE))
+            found = trained_here(1, request.output, inputs, "--mixed_precision", "bf16", "--optimizer", "sgd", "--lr", str(SGD_RATE))
+            self.assert_near(expected, found)
 
     def test_python_reads_the_weights_that_two_ranks_saved(self):
         for request, subject, inputs in self.each():
