@@ -55,6 +55,10 @@ std::vector<std::string> ExportedModelImpl::output_names() const {
   return model_->graph(is_training()).output_names();
 }
 
+bool ExportedModelImpl::is_persistent_buffer(const std::string& name) const {
+  return model_->is_persistent_buffer(name);
+}
+
 void ExportedModelImpl::train(bool on) {
   model_->set_training(on);
   torch::nn::Module::train(on);

@@ -127,8 +127,9 @@ struct Graph {
 struct InputSpec {
   enum class Kind { kParameter, kBuffer, kConstant, kUser, kFixed };
   Kind kind = Kind::kUser;
-  std::string target;     // the name of the parameter, buffer or constant; of a user's input
-  ValueId id = kNoValue;  // kFixed: none
+  std::string target;         // the name of the parameter, buffer or constant; of a user's input
+  ValueId id = kNoValue;      // kFixed: none
+  bool is_persistent = true;  // a buffer that Python saves
 };
 
 struct OutputSpec {

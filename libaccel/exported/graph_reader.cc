@@ -300,7 +300,10 @@ InputSpec input_spec_of(const json& source) {
   const auto [kind, value] = union_of(source);
   using Kind = InputSpec::Kind;
   if (kind == "parameter") return {Kind::kParameter, text_of(value, "parameter_name")};
-  if (kind == "buffer") return {Kind::kBuffer, text_of(value, "buffer_name")};
+  if (kind == "buffer")
+    return {.kind = Kind::kBuffer,
+            .target = text_of(value, "buffer_name"),
+            .is_persistent = boolean_of(member_of(value, "persistent"))};
   if (kind == "tensor_constant") return {Kind::kConstant, text_of(value, "tensor_constant_name")};
   if (kind == "user_input") return {Kind::kUser, ""};
   if (kind == "constant_input") return {Kind::kFixed, text_of(value, "name")};

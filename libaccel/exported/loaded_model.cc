@@ -104,17 +104,24 @@ void LoadedModel::attach(torch::nn::Module& root) {
     if (!is_parameter && input.kind != InputSpec::Kind::kBuffer) continue;
     if (tensor == tensors_.end())
       throw damaged_export("its graph takes " + printable(input.target) + ", which has no values");
-    places[input.target] = is_parameter ? tree.add_parameter(input.target,
-                                                             tensor->second,
-                                                             requires_grad_[input.target] &&
-                                                                 tensor->second.is_floating_point())
-                                        : tree.add_buffer(input.target, tensor->second);
+    places[input.target] =
+        is_parameter
+            ? tree.add_parameter(input.target,
+                                 tensor->second,
+                                 requires_grad_[input.target] && tensor->second.is_floating_point())
+            : tree.add_buffer(input.target, tensor->second, input.is_persistent);
   }
   training_->bind(places, tensors_);
   if (evaluation_) evaluation_->bind(places, evaluation_constants_);
   tensors_.clear();
   evaluation_constants_.clear();
   move_to(at::Device(at::kCPU), std::nullopt, false);
+}
+
+bool LoadedModel::is_persistent_buffer(const std::string& name) const {
+  return std::ranges::none_of(training_->source().inputs, [&](const InputSpec& input) {
+    return input.kind == InputSpec::Kind::kBuffer && input.target == name && !input.is_persistent;
+  });
 }
 
 bool LoadedModel::starts_in_training() const {

@@ -80,6 +80,8 @@ class LoadedModel {
   [[nodiscard]] const BoundGraph& graph(bool is_training) const {
     return !is_training && evaluation_ ? *evaluation_ : *training_;
   }
+  // Of a buffer of the root.
+  [[nodiscard]] bool is_persistent_buffer(const std::string& name) const;
   // Whether the module is in training when it is loaded.
   [[nodiscard]] bool starts_in_training() const;
   // Throws kUnsupported.

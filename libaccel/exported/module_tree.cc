@@ -1,17 +1,30 @@
 #include "libaccel/exported/module_tree.h"
 
+#include <set>
 #include <utility>
+
+#include <accel/non_persistent_buffers.h>
 
 #include "libaccel/exported/graph_reader.h"
 #include "runtime/printable.h"
 #include "runtime/text/number_text.h"
 
 namespace accel::exported {
-namespace {
 
-struct ExportedPart final : torch::nn::Module {
+class ExportedPart final : public torch::nn::Module, public NonPersistentBuffers {
+ public:
   explicit ExportedPart(std::string class_name) : torch::nn::Module(std::move(class_name)) {}
+
+  [[nodiscard]] bool is_persistent_buffer(const std::string& name) const override {
+    return !not_saved_.contains(name);
+  }
+  void do_not_save(const std::string& buffer) { not_saved_.insert(buffer); }
+
+ private:
+  std::set<std::string> not_saved_;
 };
+
+namespace {
 
 // The parameters of a module, which it shows to classes derived from it alone.
 struct ModuleParameters : torch::nn::Module {
@@ -76,7 +89,7 @@ torch::nn::Module& ModuleTree::owner_of(const std::string& path) {
   if (name.last.empty()) throw damaged_export("a module is called " + printable(path));
   torch::nn::Module& parent = owner_of(name.path);
   auto part = std::make_shared<ExportedPart>(class_of(path));
-  torch::nn::Module* module = part.get();
+  ExportedPart* module = part.get();
   parent.register_module(name.last, std::move(part));
   modules_.emplace(path, module);
   return *module;
@@ -98,9 +111,13 @@ TensorPlace ModuleTree::add_parameter(const std::string& name,
   return {.owner = &owner, .key = split.last};
 }
 
-TensorPlace ModuleTree::add_buffer(const std::string& name, const at::Tensor& tensor) {
+TensorPlace ModuleTree::add_buffer(const std::string& name,
+                                   const at::Tensor& tensor,
+                                   bool is_persistent) {
   const SplitName split = split_tensor_name(name);
   torch::nn::Module& owner = owner_of(split.path);
+  // The root is asked by its own class.
+  if (!is_persistent && !split.path.empty()) modules_.at(split.path)->do_not_save(split.last);
   return {.buffer = owner.register_buffer(split.last, tensor)};
 }
 

@@ -42,6 +42,8 @@ struct SplitName {
   std::string last;
 };
 
+class ExportedPart;
+
 class ModuleTree {
  public:
   ModuleTree(torch::nn::Module& root, ClassNames classes)
@@ -50,7 +52,7 @@ class ModuleTree {
   // In the order of calls, which is the order of named_parameters() within a module. Throws kCheckpointIncomplete for a name
   // that torch::nn cannot have.
   TensorPlace add_parameter(const std::string& name, const at::Tensor& tensor, bool requires_grad);
-  TensorPlace add_buffer(const std::string& name, const at::Tensor& tensor);
+  TensorPlace add_buffer(const std::string& name, const at::Tensor& tensor, bool is_persistent);
 
   // Paths that get tensors: until they are known, a module without any is taken for a list.
   void expect(const std::vector<std::string>& names);
@@ -62,7 +64,7 @@ class ModuleTree {
 
   torch::nn::Module& root_;
   ClassNames classes_;
-  std::map<std::string, torch::nn::Module*> modules_;
+  std::map<std::string, ExportedPart*> modules_;
   std::map<std::string, bool> has_tensors_;  // by path
   std::map<std::string, bool> has_numbers_;  // whether all children are called by numbers
 };

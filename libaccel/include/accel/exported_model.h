@@ -37,6 +37,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <accel/export.h>
+#include <accel/non_persistent_buffers.h>
 
 namespace accel {
 
@@ -104,7 +105,7 @@ class ACCEL_EXPORT ExportedRegion {
   std::vector<std::size_t> outputs_;
 };
 
-class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module {
+class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module, public NonPersistentBuffers {
  public:
   // Errors  throws kCheckpointIncomplete: it is no archive of torch.export.save(), or is damaged; kCheckpointVersion: another
   // version of the format; kUnsupported: an operator that neither LibTorch nor register_operator() knows, a pickled constant, a
@@ -142,6 +143,9 @@ class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module {
   void to(at::Device device, at::ScalarType dtype, bool non_blocking = false) override;
   void to(at::ScalarType dtype, bool non_blocking = false) override;
   void to(at::Device device, bool non_blocking = false) override;
+
+  // As in Python; submodules answer for their own buffers.
+  [[nodiscard]] bool is_persistent_buffer(const std::string& name) const override;
 
  private:
   explicit ExportedModelImpl(std::unique_ptr<exported::LoadedModel> model);

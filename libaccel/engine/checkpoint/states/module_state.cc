@@ -12,6 +12,7 @@
 #include <torch/nn/module.h>
 
 #include <accel/error.h>
+#include <accel/non_persistent_buffers.h>
 
 #include "libaccel/engine/construction/tensor_memory.h"
 
@@ -40,8 +41,11 @@ void append_state(const torch::nn::Module& module,
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     if (item.value().defined()) state.push_back({prefix + item.key(), item.value()});
   }
+  const auto* unsaved = dynamic_cast<const NonPersistentBuffers*>(&module);
   for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-    if (item.value().defined()) state.push_back({prefix + item.key(), item.value()});
+    if (!item.value().defined()) continue;
+    if (unsaved != nullptr && !unsaved->is_persistent_buffer(item.key())) continue;
+    state.push_back({prefix + item.key(), item.value()});
   }
   for (const auto& child : module.named_children()) {
     append_state(*child.value(), prefix + child.key() + ".", state);

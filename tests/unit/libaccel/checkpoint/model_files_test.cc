@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 
 #include <accel/checkpoint.h>
 #include <accel/error.h>
+#include <accel/non_persistent_buffers.h>
 #include <accel/safetensors_file.h>
 
 #include "libaccel/engine/checkpoint/states/module_state.h"
@@ -41,6 +43,17 @@ struct ThreeLayersImpl : torch::nn::Module {
   torch::nn::Linear linear2;
 };
 TORCH_MODULE(ThreeLayers);
+
+// A table that it computes itself, as rotary embeddings have.
+struct ComputedTable : torch::nn::Module, NonPersistentBuffers {
+  ComputedTable() {
+    register_buffer("table", at::ones({3}));
+    register_buffer("mean", at::ones({2}));
+  }
+  [[nodiscard]] bool is_persistent_buffer(const std::string& name) const override {
+    return name != "table";
+  }
+};
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
@@ -139,6 +152,24 @@ TEST_F(ModelFiles, TiedWeightsAreWrittenOnceAndComeBackTied) {
   }
   load_checkpoint_in_model(net, folder_);
   EXPECT_THAT(decoder->weight, SameTensor(saved.at("encoder.weight")));
+}
+
+TEST_F(ModelFiles, BuffersThatAreNotPersistentAreNeitherSavedNorAskedFor) {
+  struct Net : torch::nn::Module {
+    Net() : part(register_module("part", std::make_shared<ComputedTable>())) {}
+    std::shared_ptr<ComputedTable> part;
+  };
+  Net net;
+  net.part->named_buffers()["mean"].fill_(3);
+  save_model(net, folder_);
+  Net loaded;
+  loaded.part->named_buffers()["table"].fill_(7);
+
+  load_checkpoint_in_model(loaded, folder_);
+
+  EXPECT_EQ(safetensors::load_file(folder_ / "model.safetensors").size(), 1u);
+  EXPECT_THAT(loaded.part->named_buffers()["mean"], SameTensor(at::full({2}, 3.0f)));
+  EXPECT_THAT(loaded.part->named_buffers()["table"], SameTensor(at::full({3}, 7.0f)));
 }
 
 TEST_F(ModelFiles, WhatDoesNotFitIsListedAndNothingIsChanged) {
