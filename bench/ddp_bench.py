@@ -5,7 +5,6 @@ Both sides start from the same weights, see the same tokens and use AdamW, plain
 time is printed. The limit is the same program as two processes at once that do not talk to each other.
 """
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from measure import BUILD, emit, held_port, median, spread
+from measure import BUILD, emit, median, run_ranks, spread
 
 RANKS = 2
 LENGTH = 128
@@ -111,27 +110,10 @@ OPTIMIZERS = {"AdamW": {}, "fused AdamW": {"BENCH_FUSED": "1"}}
 
 
 def run_pair(command, joined=True, more=None):
-    """Runs two ranks, pinned to a core each, with `more` variables; returns (losses by rank, median seconds of the slower)."""
-    with held_port() as port:
-        cores = sorted(os.sched_getaffinity(0))
-        workers = []
-        for rank in range(RANKS):
-            environment = dict(os.environ, OMP_NUM_THREADS="1", BENCH_RANK=str(rank), **(more or {}))
-            if joined:
-                environment.update(
-                    RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS),
-                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
-            pin = ["taskset", "-c", str(cores[rank % len(cores)])]
-            workers.append(subprocess.Popen(pin + command, env=environment, stdout=subprocess.PIPE, text=True))
-        losses, seconds = [], []
-        for worker in workers:
-            output, _ = worker.communicate()
-            if worker.returncode != 0:
-                sys.exit(f"bench: {command} ended with {worker.returncode}")
-            rows = [tuple(map(float, line.split())) for line in output.splitlines()]
-            losses.append([row[0] for row in rows])
-            seconds.append(median([row[1] for row in rows[WARMUP:]]))
-        return losses, max(seconds)
+    """Runs two ranks with `more` variables; returns (losses by rank, median seconds of the slower)."""
+    ranks = run_ranks(command, RANKS, more, joined)
+    losses = [[row[0] for row in rows] for rows in ranks]
+    return losses, max(median([row[1] for row in rows[WARMUP:]]) for rows in ranks)
 
 
 def check_losses(name, accel, peer):

@@ -1,7 +1,9 @@
 // Steps of an exported model, timed; for bench/exported_bench.py.
 //
 //   exported_step train MODEL INPUTS STEPS   losses of all steps in one line; seconds of forward and backward, of whole steps;
-//                                            the peak of memory above what was there before the first step, in bytes
+//                                            the peak of memory above what was there before the first step, in bytes; when
+//                                            the first step was done, in seconds since 1970. INPUTS.RANK are a rank's inputs;
+//                                            rank 0 prints
 //   exported_step nodes MODEL CALLS          nanoseconds of each node of a chain of aten::neg on one number, and of the same
 //                                            operators called from a loop
 
@@ -30,6 +32,10 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 // A line of /proc/self/status, in bytes.
 std::int64_t status_bytes(const std::string& key) {
   std::ifstream status("/proc/self/status");
@@ -44,13 +50,17 @@ int train(char** arguments) {
   accel::ExportedModel net(arguments[0]);
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3).weight_decay(0.01));
   auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const std::string inputs_of_rank =
+      arguments[1] + ("." + std::to_string(accelerator.process_index()));
   std::vector<std::pair<std::string, c10::IValue>> values;
-  for (const auto& [name, tensor] : accel::safetensors::load_file(arguments[1]))
+  for (const auto& [name, tensor] : accel::safetensors::load_file(inputs_of_rank))
     values.emplace_back(name, tensor);
   const accel::ExportedInputs inputs(std::move(values));
 
   std::int64_t before = 0;
   std::int64_t peak = 0;
+  double first = 0;
+  std::vector<double> losses;
   std::vector<double> passes;
   std::vector<double> whole;
   for (int step = 0; step < steps; ++step) {
@@ -67,14 +77,16 @@ int train(char** arguments) {
     optimizer.step();
     optimizer.zero_grad();
     whole.push_back(seconds_since(start));
-    std::printf("%.9g ", loss.item<double>());
+    losses.push_back(loss.item<double>());
+    if (step == 0) first = seconds_since_1970();
   }
-  std::printf("\n");
-  for (const auto& times : {passes, whole}) {
-    for (const double time : times) std::printf("%.9g ", time);
-    std::printf("\n");
-  }
-  std::printf("%lld\n", static_cast<long long>(peak - before));
+  const std::vector<std::vector<double>> rows = {
+      losses, passes, whole, {static_cast<double>(peak - before)}, {first}};
+  if (accelerator.is_main_process())
+    for (const auto& row : rows) {
+      for (const double value : row) std::printf("%.17g ", value);
+      std::printf("\n");
+    }
   accelerator.end_training();
   return 0;
 }

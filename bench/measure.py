@@ -6,6 +6,7 @@ import os
 import socket
 import statistics
 import subprocess
+import sys
 import time
 
 BUILD = os.environ.get("ACCEL_BUILD_DIR", "build")
@@ -62,6 +63,27 @@ def held_port():
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("", 0))
         yield str(held.getsockname()[1])
+
+
+def run_ranks(command, ranks, more=None, joined=True):
+    """Runs a program as so many ranks with a thread and a core each, and `more` variables; returns the rows of numbers that
+    each printed. joined=False: as programs that know nothing of each other."""
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    with held_port() as port:
+        workers = []
+        for rank in range(ranks):
+            environment = dict(os.environ, OMP_NUM_THREADS="1", BENCH_RANK=str(rank), **(more or {}))
+            if joined:
+                environment.update(
+                    RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
+                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
+            pin = ["taskset", "-c", str(cores[rank % len(cores)])]
+            workers.append(subprocess.Popen(pin + command, env=environment, stdout=subprocess.PIPE, text=True))
+        outputs = [worker.communicate()[0] for worker in workers]
+    for worker in workers:
+        if worker.returncode != 0:
+            sys.exit(f"bench: {command} ended with {worker.returncode}")
+    return [[[float(word) for word in line.split()] for line in output.splitlines()] for output in outputs]
 
 
 def median(values):
