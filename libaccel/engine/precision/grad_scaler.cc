@@ -42,6 +42,13 @@ void check_kwargs(const GradScalerKwargs& options) {
         ErrorCode::kInvalidArgument,
         "growth_interval is " + std::to_string(options.growth_interval) + ", expected at least 1");
   }
+  check_number(options.min_scale >= 0 && std::isfinite(options.min_scale),
+               "min_scale",
+               options.min_scale,
+               "a finite number from 0 on");
+  if (options.hysteresis < 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                "hysteresis is " + std::to_string(options.hysteresis) + ", expected at least 1");
 }
 
 // The defined gradients of an optimizer by type; sparse ones by their values.
@@ -65,7 +72,8 @@ std::map<at::ScalarType, std::vector<at::Tensor>> gradients_by_type(
 
 }  // namespace
 
-GradScaler::GradScaler(GradScalerKwargs options, c10::Device device) : options_(options) {
+GradScaler::GradScaler(GradScalerKwargs options, c10::Device device)
+    : options_(options), hysteresis_left_(options.hysteresis) {
   check_kwargs(options_);
   scale_ = at::full({}, options_.init_scale, at::TensorOptions(at::kFloat).device(device));
   growth_tracker_ = at::full({}, 0, at::TensorOptions(at::kInt).device(device));
@@ -155,6 +163,18 @@ void GradScaler::update() {
                 "update() was called before any gradient was unscaled",
                 "call step() before update()");
   }
+  if (options_.dynamic) adapt(found_inf);
+}
+
+// Without rules of DeepSpeed nothing is read back from the device.
+void GradScaler::adapt(const at::Tensor& found_inf) {
+  const bool has_rules = options_.hysteresis > 1 || options_.min_scale > 0;
+  const bool has_overflow = has_rules && found_inf.item<float>() != 0.0F;
+  if (has_overflow && hysteresis_left_ > 1) {
+    --hysteresis_left_;
+    growth_tracker_.zero_();
+    return;
+  }
   scale_ = scale_.clone();  // gradients that wait for their optimizer's step have the one before
   at::_amp_update_scale_(scale_,
                          growth_tracker_,
@@ -162,6 +182,11 @@ void GradScaler::update() {
                          options_.growth_factor,
                          options_.backoff_factor,
                          options_.growth_interval);
+  if (has_overflow) {
+    scale_.clamp_min_(options_.min_scale);
+  } else if (has_rules && (options_.consecutive_hysteresis || growth_tracker() == 0)) {
+    hysteresis_left_ = options_.hysteresis;
+  }
 }
 
 void GradScaler::forget(torch::optim::Optimizer& optimizer) {
@@ -187,12 +212,14 @@ std::int64_t GradScaler::growth_tracker() const {
 
 StateDict GradScaler::state_dict() const {
   if (!options_.enabled) return {};
-  return {.tensors = {},
-          .values = {{"scale", get_scale()},
-                     {"growth_factor", options_.growth_factor},
-                     {"backoff_factor", options_.backoff_factor},
-                     {"growth_interval", options_.growth_interval},
-                     {"_growth_tracker", growth_tracker()}}};
+  StateDict state = {.tensors = {},
+                     .values = {{"scale", get_scale()},
+                                {"growth_factor", options_.growth_factor},
+                                {"backoff_factor", options_.backoff_factor},
+                                {"growth_interval", options_.growth_interval},
+                                {"_growth_tracker", growth_tracker()}}};
+  if (options_.hysteresis > 1) state.values["_hysteresis_left"] = hysteresis_left_;
+  return state;
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {
@@ -204,10 +231,13 @@ void GradScaler::load_state_dict(const StateDict& state) {
   loaded.backoff_factor = reader.number("backoff_factor");
   loaded.growth_interval = reader.integer("growth_interval");
   const std::int64_t tracker = reader.integer("_growth_tracker");
+  const std::int64_t left =
+      reader.has("_hysteresis_left") ? reader.integer("_hysteresis_left") : options_.hysteresis;
   check_kwargs(loaded);
   options_ = loaded;
   scale_ = at::full_like(scale_, scale);
   growth_tracker_.fill_(tracker);
+  hysteresis_left_ = left;
 }
 
 }  // namespace accel

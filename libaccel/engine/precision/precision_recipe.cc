@@ -100,7 +100,8 @@ PrecisionRecipe make_recipe(const PrecisionSettings& settings) {
   const bool is_fp16 = recipe.mixed_precision == PrecisionType::kFp16;
   if (recipe.mixed_precision != PrecisionType::kNo)
     recipe.compute = is_fp16 ? c10::kHalf : c10::kBFloat16;
-  if (is_fp16 && settings.grad_scaler.enabled) recipe.scaler = settings.grad_scaler;
+  if (is_fp16 && settings.grad_scaler.enabled)
+    recipe.scaler = settings.deepspeed.loss_scale.value_or(settings.grad_scaler);
   set_shards(recipe, settings);
   recipe.widens_parameters = settings.divides_models && !recipe.parameter && recipe.compute;
   return recipe;

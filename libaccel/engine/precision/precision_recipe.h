@@ -35,9 +35,10 @@ namespace accel {
 
 // What DeepSpeed's configuration says; unset where that is "auto" or nothing.
 struct DeepSpeedPrecision {
-  std::string file;             // for messages
-  std::optional<bool> is_fp16;  // fp16.enabled
-  std::optional<bool> is_bf16;  // bf16.enabled
+  std::string file;                            // for messages
+  std::optional<bool> is_fp16;                 // fp16.enabled
+  std::optional<bool> is_bf16;                 // bf16.enabled
+  std::optional<GradScalerKwargs> loss_scale;  // of fp16, in place of the program's
 };
 
 struct PrecisionSettings {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -58,16 +60,8 @@ constexpr std::array kReports = {
     "zero_allow_untested_optimizer",
 };
 
-// Of fp16, when it is on.
-constexpr std::array kScaling = {
-    "auto_cast",
-    "consecutive_hysteresis",
-    "hysteresis",
-    "initial_scale_power",
-    "loss_scale",
-    "loss_scale_window",
-    "min_loss_scale",
-};
+// Of fp16: inputs are cast by autocast here.
+constexpr std::array kCasting = {"auto_cast"};
 
 template <std::size_t N>
 bool is_among(const std::array<const char*, N>& names, const std::string& name) {
@@ -93,8 +87,7 @@ class Reader {
       if (key == "zero_optimization") {
         read_zero(value);
       } else if (key == "fp16") {
-        file_.is_fp16 = flag("fp16.", value, "enabled");
-        if (file_.is_fp16 == true) note_others("fp16.", value, kScaling, {"enabled"});
+        read_fp16(value);
       } else if (key == "bf16" || key == "bfloat16") {
         file_.is_bf16 = flag(key + ".", value, "enabled");
       } else if (key == "gradient_clipping") {
@@ -128,6 +121,36 @@ class Reader {
         path_ +
         ": stage3_max_live_parameters counts parameters and is not read; over several nodes "
         "ACCEL_FSDP_MAX_LIVE_BYTES says how many bytes of them are in memory at once");
+  }
+
+  // Defaults: DeepSpeed's.
+  void read_fp16(const json& fp16) {
+    const std::string section = "fp16.";
+    file_.is_fp16 = flag(section, fp16, "enabled");
+    if (file_.is_fp16 == false) return;
+    GradScalerKwargs scale;
+    const double fixed = amount(section, fp16, "loss_scale").value_or(0);
+    scale.dynamic = fixed == 0;
+    scale.init_scale =
+        scale.dynamic
+            ? std::ldexp(1.0, number(section, fp16, "initial_scale_power", 0, 127).value_or(16))
+            : fixed;
+    scale.growth_interval = number(section, fp16, "loss_scale_window", 1, 1 << 30).value_or(1000);
+    scale.hysteresis = number(section, fp16, "hysteresis", 1, 1 << 30).value_or(2);
+    scale.min_scale = amount(section, fp16, "min_loss_scale").value_or(1);
+    scale.consecutive_hysteresis = flag(section, fp16, "consecutive_hysteresis").value_or(false);
+    file_.loss_scale = scale;
+    if (file_.is_fp16 == true)
+      note_others(section,
+                  fp16,
+                  kCasting,
+                  {"enabled",
+                   "loss_scale",
+                   "initial_scale_power",
+                   "loss_scale_window",
+                   "hysteresis",
+                   "min_loss_scale",
+                   "consecutive_hysteresis"});
   }
 
   void read_clipping(const json& value) {
@@ -181,6 +204,18 @@ class Reader {
                         (most < 4 ? " to " + std::to_string(most) : " on") + ", or \"auto\"");
     }
     return static_cast<int>(value);
+  }
+
+  // A number from 0 on.
+  std::optional<double> amount(const std::string& section,
+                               const json& values,
+                               const char* key) const {
+    const auto found = values.find(key);
+    if (found == values.end() || asks_for_nothing(*found)) return std::nullopt;
+    if (!found->is_number() || found->get<double>() < 0 ||
+        found->get<double>() > std::numeric_limits<float>::max())
+      throw invalid(section + key, *found, "a number from 0 on that fp32 holds, or \"auto\"");
+    return found->get<double>();
   }
 
   std::optional<bool> flag(const std::string& section, const json& values, const char* key) const {

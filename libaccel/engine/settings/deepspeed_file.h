@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include <accel/precision.h>
+
 namespace accel::sharding {
 
 struct DeepSpeedFile {
@@ -23,6 +25,7 @@ struct DeepSpeedFile {
   std::optional<int> gradient_accumulation_steps;  // 1 when it is left out, as in the peer
   std::optional<bool> is_fp16;                     // fp16.enabled
   std::optional<bool> is_bf16;                     // bf16.enabled
+  std::optional<GradScalerKwargs> loss_scale;      // of a section fp16 that is not switched off
   std::vector<std::string> notices;
 };
 

@@ -107,7 +107,10 @@ DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLoo
   const Source source = read_source(*given_source);
   refuse_fields_of_two_files(source.name, env);
   const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(source.text, source.name);
-  read.precision = {.file = source.name, .is_fp16 = file.is_fp16, .is_bf16 = file.is_bf16};
+  read.precision = {.file = source.name,
+                    .is_fp16 = file.is_fp16,
+                    .is_bf16 = file.is_bf16,
+                    .loss_scale = file.loss_scale};
   if (file.gradient_accumulation_steps) set_accumulation(result, *file.gradient_accumulation_steps);
   DeepSpeedPlugin plugin = result.deepspeed_plugin.value_or(DeepSpeedPlugin{});
   if (file.zero_stage) plugin.zero_stage = file.zero_stage;

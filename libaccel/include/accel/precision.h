@@ -59,14 +59,21 @@ struct GradScalerKwargs {
   double backoff_factor = 0.5;          // applied after an overflow
   std::int64_t growth_interval = 2000;  // in steps
   bool enabled = true;                  // false: scale() and step() pass through
+
+  // Of DeepSpeed's loss scaler (deepspeed/runtime/fp16/loss_scaler.py); so they change nothing.
+  bool dynamic = true;  // false: the scale stays; a step with an overflow is left out all the same
+  double min_scale = 0.0;  // no overflow brings the scale below
+  std::int64_t hysteresis =
+      1;  // the overflow that brings the scale down: the second one of a growth interval for 2
+  bool consecutive_hysteresis = false;  // overflows are counted anew after each step without one
 };
 
 // state_dict() has the keys of the Python class: scale, growth_factor, backoff_factor,
-// growth_interval, _growth_tracker.
+// growth_interval, _growth_tracker; with hysteresis also _hysteresis_left.
 class ACCEL_EXPORT GradScaler final : public Stateful {
  public:
   // Throws kInvalidArgument, naming the option, unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1,
-  // growth_interval > 0 and all are finite.
+  // growth_interval > 0, min_scale >= 0, hysteresis >= 1 and all are finite.
   explicit GradScaler(GradScalerKwargs options = {}, c10::Device device = c10::Device(c10::kCPU));
 
   // loss * scale. The scale is that of all gradients until the next call: what update() changes meanwhile, after the step of
@@ -117,7 +124,10 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
     at::Tensor found_inf;  // 0-d float, not 0 when a gradient was not finite
   };
 
+  void adapt(const at::Tensor& found_inf);
+
   GradScalerKwargs options_;
+  std::int64_t hysteresis_left_;
   at::Tensor scale_;           // 0-d float on the device; never written to
   at::Tensor used_scale_;      // by the last scale()
   at::Tensor growth_tracker_;  // 0-d int32 on the device

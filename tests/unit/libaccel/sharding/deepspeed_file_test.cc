@@ -104,6 +104,34 @@ TEST(DeepSpeedFile, HasNumbersPrecisionAndDevices) {
   EXPECT_THAT(file.notices, IsEmpty());
 }
 
+TEST(DeepSpeedFile, HasTheScaleOfTheLossWithDeepSpeedsDefaults) {
+  const auto scale =
+      parse_file(R"({"zero_optimization": {}, "fp16": {"enabled": true}})").loss_scale;
+  ASSERT_TRUE(scale);
+  EXPECT_TRUE(scale->dynamic);
+  EXPECT_EQ(scale->init_scale, 65536.0);
+  EXPECT_EQ(scale->growth_interval, 1000);
+  EXPECT_EQ(scale->hysteresis, 2);
+  EXPECT_EQ(scale->min_scale, 1.0);
+  const auto given = parse_file(R"({"zero_optimization": {}, "fp16": {"enabled": "auto",
+      "loss_scale": 0, "initial_scale_power": 8, "loss_scale_window": 5, "hysteresis": 3,
+      "min_loss_scale": 4, "consecutive_hysteresis": true}})")
+                         .loss_scale;
+  ASSERT_TRUE(given);
+  EXPECT_EQ(given->init_scale, 256.0);
+  EXPECT_EQ(given->growth_interval, 5);
+  EXPECT_EQ(given->hysteresis, 3);
+  EXPECT_EQ(given->min_scale, 4.0);
+  EXPECT_TRUE(given->consecutive_hysteresis);
+  const auto fixed =
+      parse_file(R"({"zero_optimization": {}, "fp16": {"enabled": true, "loss_scale": 128}})")
+          .loss_scale;
+  ASSERT_TRUE(fixed);
+  EXPECT_FALSE(fixed->dynamic);
+  EXPECT_EQ(fixed->init_scale, 128.0);
+  EXPECT_FALSE(parse_file(R"({"zero_optimization": {}, "fp16": {"enabled": false}})").loss_scale);
+}
+
 TEST(DeepSpeedFile, AccumulatesNothingWithoutAWordAsInThePeer) {
   EXPECT_EQ(parse_file(R"({"zero_optimization": {}})").gradient_accumulation_steps, 1);
 }
@@ -128,6 +156,10 @@ TEST(DeepSpeedFile, NamesWhatIsNotThere) {
 TEST(DeepSpeedFile, NamesTheKeyAndTheValueThatDoNotFit) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"zero_optimization": {"stage": 4}})", "zero_optimization.stage is 4, expected"},
+      {R"({"zero_optimization": {}, "fp16": {"enabled": true, "loss_scale": -1}})",
+       "fp16.loss_scale is -1, expected a number from 0 on"},
+      {R"({"zero_optimization": {}, "fp16": {"enabled": true, "hysteresis": 0}})",
+       "fp16.hysteresis is 0, expected a whole number from 1 on"},
       {R"({"zero_optimization": {"stage": 1.5}})", "zero_optimization.stage is 1.5"},
       {R"({"zero_optimization": {"stage": "two"}})", R"(zero_optimization.stage is "two")"},
       {R"({"zero_optimization": 3})", "zero_optimization is 3, expected a map"},

@@ -133,6 +133,34 @@ TEST_F(GradScalerTest, ScaleGrowsAfterTheIntervalAndTheTrackerStartsAnew) {
   EXPECT_THAT(trackers, ElementsAre(1, 2, 0, 1));
 }
 
+// By hand from update_scale() of deepspeed/runtime/fp16/loss_scaler.py.
+TEST_F(GradScalerTest, PassesOverOverflowsAndStopsAtTheMinimumAsDeepSpeedsDoes) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto scales_of = [&](GradScalerKwargs options, const std::vector<float>& gradients) {
+    GradScaler scaler(options);
+    std::vector<double> scales;
+    for (const float gradient : gradients) {
+      set_scaled_gradient(scaler, gradient);
+      EXPECT_EQ(scaler.step(optimizer_), !std::isnan(gradient));
+      scaler.update();
+      GradScaler resumed(options);
+      resumed.load_state_dict(scaler.state_dict());
+      scaler = std::move(resumed);
+      scales.push_back(scaler.get_scale());
+    }
+    return scales;
+  };
+
+  EXPECT_THAT(scales_of({.init_scale = 256, .growth_interval = 3, .min_scale = 64, .hysteresis = 2},
+                        {nan, nan, nan, nan, 0, 0, 0, nan, nan}),
+              ElementsAre(256, 128, 64, 64, 64, 64, 128, 128, 64));
+  EXPECT_THAT(scales_of({.init_scale = 256, .hysteresis = 2, .consecutive_hysteresis = true},
+                        {nan, 0, nan, 0, nan, nan}),
+              ElementsAre(256, 256, 256, 256, 256, 128));
+  EXPECT_THAT(scales_of({.init_scale = 128, .growth_interval = 1, .dynamic = false}, {nan, 0, 0}),
+              ElementsAre(128, 128, 128));
+}
+
 TEST_F(GradScalerTest, UnscalingTwiceIsAnError) {
   GradScaler scaler;
   set_scaled_gradient(scaler, 1.0F);
