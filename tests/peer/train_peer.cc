@@ -155,6 +155,10 @@ int schedules() {
   print_rates(
       "step", [](Optimizer& o) { return std::make_unique<accel::StepLR>(o, 4, 0.5); }, 30);
   print_rates(
+      "cosine_annealing",
+      [](Optimizer& o) { return std::make_unique<accel::CosineAnnealingLR>(o, 7, 0.01); },
+      30);
+  print_rates(
       "one_cycle",
       [](Optimizer& o) {
         return std::make_unique<accel::OneCycleLR>(

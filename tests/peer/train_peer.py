@@ -307,6 +307,7 @@ class Schedules(unittest.TestCase):
         }
         expected = {name: rates_of(lambda o, f=f: lr.LambdaLR(o, f)) for name, f in factors.items()}
         expected["step"] = rates_of(lambda o: lr.StepLR(o, 4, 0.5))
+        expected["cosine_annealing"] = rates_of(lambda o: lr.CosineAnnealingLR(o, 7, 0.01))
         expected["one_cycle"] = rates_of(lambda o: lr.OneCycleLR(o, 0.5, total_steps=30))
         expected["one_cycle_three_phase_linear"] = rates_of(lambda o: lr.OneCycleLR(
             o, 0.5, total_steps=30, anneal_strategy="linear", three_phase=True))

@@ -111,6 +111,76 @@ std::vector<double> StepLR::rates(const std::vector<double>& current) {
   return rates;
 }
 
+CosineAnnealingLR::CosineAnnealingLR(torch::optim::Optimizer& optimizer,
+                                     std::int64_t t_max,
+                                     double eta_min)
+    : LRScheduler(optimizer), t_max_(t_max), eta_min_(eta_min) {
+  if (t_max_ < 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                "t_max is " + std::to_string(t_max_) + ", expected at least 1");
+  check_number(std::isfinite(eta_min_), "eta_min", eta_min_, "a finite number");
+  start();
+}
+
+// PyTorch's own recursion, so that the rates are equal to the bit.
+std::vector<double> CosineAnnealingLR::rates(const std::vector<double>& current) {
+  std::vector<double> rates = current;
+  if (last_epoch() == 0) return rates;
+  const auto wave = [&](std::int64_t step) {
+    return 1 + std::cos(std::numbers::pi * static_cast<double>(step) / static_cast<double>(t_max_));
+  };
+  const bool is_at_the_bottom = (last_epoch() - 1 - t_max_) % (2 * t_max_) == 0;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    if (is_at_the_bottom) {
+      rates[i] += (base_lrs()[i] - eta_min_) *
+                  (1 - std::cos(std::numbers::pi / static_cast<double>(t_max_))) / 2;
+    } else {
+      rates[i] = wave(last_epoch()) / wave(last_epoch() - 1) * (rates[i] - eta_min_) + eta_min_;
+    }
+  }
+  return rates;
+}
+
+WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, DeepSpeedWarmupOptions options)
+    : LRScheduler(optimizer), options_(options) {
+  for (const auto& [name, rate] : {std::pair("warmup_min_lr", options_.warmup_min_lr),
+                                   {"warmup_max_lr", options_.warmup_max_lr}})
+    check_number(std::isfinite(rate), name, rate, "a finite number");
+  options_.warmup_num_steps = std::max<std::int64_t>(2, options_.warmup_num_steps);
+  start();  // the rate before iteration 0: what derived classes add comes later
+}
+
+std::vector<double> WarmupLR::rates(const std::vector<double>& /*current*/) {
+  const std::int64_t iteration = last_epoch() - 1;
+  const auto steps = static_cast<double>(options_.warmup_num_steps);
+  double share = 0;
+  if (iteration >= options_.warmup_num_steps) {
+    share = share_after_warmup(iteration);
+  } else if (iteration >= 0) {
+    share = options_.linear ? static_cast<double>(iteration) / steps
+                            : std::log(static_cast<double>(iteration) + 1) / std::log(steps);
+  }
+  const double rate =
+      options_.warmup_min_lr + (options_.warmup_max_lr - options_.warmup_min_lr) * share;
+  return std::vector<double>(base_lrs().size(), rate);
+}
+
+WarmupDecayLR::WarmupDecayLR(torch::optim::Optimizer& optimizer, DeepSpeedWarmupOptions options)
+    : WarmupLR(optimizer, options) {
+  if (options.total_num_steps < 1)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "total_num_steps is " + std::to_string(options.total_num_steps) + ", expected at least 1",
+        "say how many steps the training has");
+}
+
+double WarmupDecayLR::share_after_warmup(std::int64_t iteration) const {
+  const std::int64_t left = options().total_num_steps - iteration;
+  const std::int64_t decay = options().total_num_steps - options().warmup_num_steps;
+  return std::max(
+      0.0, static_cast<double>(left) / static_cast<double>(std::max<std::int64_t>(1, decay)));
+}
+
 namespace {
 
 // One stretch of the cycle, ending at a (fractional) step.

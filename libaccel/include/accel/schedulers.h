@@ -116,6 +116,52 @@ class ACCEL_EXPORT StepLR final : public LRScheduler {
   double gamma_;
 };
 
+// The rate falls on half a cosine wave from the base lr to eta_min in t_max steps, and rises again when stepped further
+// (arXiv:1608.03983, without restarts). Throws kInvalidArgument unless t_max >= 1 and eta_min is finite.
+class ACCEL_EXPORT CosineAnnealingLR final : public LRScheduler {
+ public:
+  CosineAnnealingLR(torch::optim::Optimizer& optimizer, std::int64_t t_max, double eta_min = 0.0);
+
+ private:
+  std::vector<double> rates(const std::vector<double>& current) override;
+  std::int64_t t_max_;
+  double eta_min_;
+};
+
+struct DeepSpeedWarmupOptions {
+  double warmup_min_lr = 0.0;
+  double warmup_max_lr = 0.001;
+  std::int64_t warmup_num_steps = 1000;  // at least 2 are taken
+  bool linear = false;                   // false: logarithmic
+  std::int64_t total_num_steps = 0;      // of WarmupDecayLR alone: where the rate reaches 0
+};
+
+// DeepSpeed's WarmupLR: from warmup_min_lr to warmup_max_lr, then constant; base lrs do not count. The first step of the
+// optimizer has warmup_min_lr, and so has the second: as in DeepSpeed, step() sets the rate of iteration 0 first.
+// Source: deepspeed/runtime/lr_schedules.py. Throws kInvalidArgument for rates that are not finite.
+class ACCEL_EXPORT WarmupLR : public LRScheduler {
+ public:
+  explicit WarmupLR(torch::optim::Optimizer& optimizer, DeepSpeedWarmupOptions options = {});
+
+ protected:
+  // Of warmup_max_lr above warmup_min_lr, at and after warmup_num_steps. iteration: from 0.
+  [[nodiscard]] virtual double share_after_warmup(std::int64_t /*iteration*/) const { return 1.0; }
+  [[nodiscard]] const DeepSpeedWarmupOptions& options() const noexcept { return options_; }
+
+ private:
+  std::vector<double> rates(const std::vector<double>& current) final;
+  DeepSpeedWarmupOptions options_;
+};
+
+// DeepSpeed's WarmupDecayLR: the same, then down to warmup_min_lr in a straight line until total_num_steps.
+class ACCEL_EXPORT WarmupDecayLR final : public WarmupLR {
+ public:
+  WarmupDecayLR(torch::optim::Optimizer& optimizer, DeepSpeedWarmupOptions options);
+
+ private:
+  [[nodiscard]] double share_after_warmup(std::int64_t iteration) const override;
+};
+
 struct OneCycleOptions {
   double max_lr = 0.0;
   std::int64_t total_steps = 0;  // or epochs * steps_per_epoch

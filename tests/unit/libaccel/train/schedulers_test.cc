@@ -75,6 +75,45 @@ TEST(StepLR, MultipliesAtEveryBoundary) {
   EXPECT_THAT(rates, ElementsAre(DoubleEq(1.0), DoubleEq(0.1), DoubleEq(0.1), DoubleEq(0.1 * 0.1)));
 }
 
+// By hand from the formulas of deepspeed/runtime/lr_schedules.py.
+TEST(WarmupLR, RisesWithTheLogarithmOfTheIterationAndStays) {
+  torch::optim::SGD optimizer = make_sgd(7.0);
+  WarmupLR scheduler(optimizer,
+                     {.warmup_min_lr = 0.1, .warmup_max_lr = 1.1, .warmup_num_steps = 4});
+  std::vector<double> rates = {lr_of(optimizer)};
+
+  for (int i = 0; i < 6; ++i) {
+    scheduler.step();
+    rates.push_back(lr_of(optimizer));
+  }
+
+  EXPECT_THAT(rates,
+              ElementsAre(DoubleEq(0.1),
+                          DoubleEq(0.1),
+                          DoubleEq(0.6),
+                          DoubleEq(0.1 + std::log(3.0) / std::log(4.0)),
+                          DoubleEq(1.1),
+                          DoubleEq(1.1),
+                          DoubleEq(1.1)));
+}
+
+TEST(WarmupDecayLR, RisesInALineAndFallsToTheMinimum) {
+  torch::optim::SGD optimizer = make_sgd(7.0);
+  WarmupDecayLR scheduler(
+      optimizer,
+      {.warmup_max_lr = 1.0, .warmup_num_steps = 2, .linear = true, .total_num_steps = 6});
+  std::vector<double> rates;
+
+  for (int i = 0; i < 8; ++i) {
+    scheduler.step();
+    rates.push_back(lr_of(optimizer));
+  }
+
+  EXPECT_THAT(rates,
+              ElementsAre(0.0, 0.5, 1.0, DoubleEq(0.75), DoubleEq(0.5), DoubleEq(0.25), 0.0, 0.0));
+  EXPECT_THROW(WarmupDecayLR(optimizer, {}), Error);
+}
+
 TEST(OneCycleLR, MovesBeta1AgainstTheRateAndStopsAtTheEnd) {
   torch::optim::AdamW optimizer({at::ones({1})}, torch::optim::AdamWOptions(1.0));
   OneCycleLR scheduler(optimizer, {.max_lr = 0.1, .total_steps = 10});

@@ -1,0 +1,48 @@
+// Gradients that travel in bf16: half the bytes.
+//
+//   accel-launch --num_processes 2 build/examples/by_feature/ddp_comm_hook
+
+#include <cmath>
+#include <cstdint>
+
+#include <ATen/Functions.h>
+#include <torch/data/example.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/accelerator.h>
+#include <accel/communication_hook.h>
+#include <accel/dataloader.h>
+
+// Points of the plane, and on which side of a line they are.
+struct Points {
+  torch::data::Example<at::Tensor, std::int64_t> get(std::size_t index) const {
+    const auto i = static_cast<double>(index);
+    const double x = std::sin(0.37 * i), y = std::cos(1.13 * i);
+    return {at::tensor({static_cast<float>(x), static_cast<float>(y)}), x + y > 0 ? 1 : 0};
+  }
+  std::size_t size() const { return 250; }
+};
+
+int main() {
+  accel::AcceleratorOptions options;
+  options.ddp.comm_hook = accel::DDPCommunicationHookType::kBf16;
+  accel::Accelerator accelerator(options);
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
+  accel::DataLoader points(Points{}, {.batch_size = 8, .shuffle = true});
+  auto [model, optimizer, loader] = accelerator.prepare(net, sgd, points);
+
+  at::Tensor loss;
+  for (int epoch = 0; epoch < 5; ++epoch) {
+    for (auto& batch : loader) {
+      loss = at::cross_entropy_loss(model(batch.data), batch.target);
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+  accelerator.print("loss",
+                    accelerator.reduce(loss.detach(), accel::Reduction::kMean).item<float>());
+  accelerator.end_training();
+}

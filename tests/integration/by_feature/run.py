@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Each file of examples/by_feature does on two processes what its first lines say, has at most 80 lines, and is run here."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
+BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
+EXAMPLES = SOURCE / "examples/by_feature"
+
+
+class ByFeature(unittest.TestCase):
+    tried = set()
+
+    @classmethod
+    def tearDownClass(cls):
+        if len(sys.argv) == 1:
+            assert cls.tried == {path.stem for path in EXAMPLES.glob("*.cc")}, f"only {sorted(cls.tried)} were run"
+
+    def run_example(self, name, *arguments, processes=2):
+        self.tried.add(name)
+        done = subprocess.run(
+            [BUILD / "bin/accel-launch", "--cpu", "--num_processes", str(processes), BUILD / "examples/by_feature" / name,
+             *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, f"{name}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def number(self, pattern, text):
+        found = re.search(pattern, text)
+        self.assertIsNotNone(found, text)
+        return float(found[1])
+
+    def test_each_has_at_most_80_lines(self):
+        for path in EXAMPLES.glob("*.cc"):
+            self.assertLessEqual(len(path.read_text().splitlines()), 80, path)
+
+    def test_gradient_accumulation_steps_for_every_fourth_batch_and_the_last(self):
+        out = self.run_example("gradient_accumulation")
+        # 250 points in batches of 8 on 2 ranks are 16 batches in each of 10 epochs.
+        self.assertIn("160 batches, 40 steps", out)
+        self.assertLess(self.number(r"loss ([\d.]+)", out), 0.4)
+
+    def test_early_stopping_stops_all_ranks_in_one_step(self):
+        steps = self.number(r"^stopped early after (\d+) steps$", self.run_example("early_stopping"))
+        self.assertTrue(1 < steps < 1600, steps)
+
+    def test_metrics_count_each_sample_once(self):
+        for processes in (1, 2, 3):
+            out = self.run_example("multi_process_metrics", processes=processes)
+            self.assertEqual(re.findall(r"of (\d+)$", out, re.MULTILINE), ["250"] * 3)
+            self.assertGreater(self.number(r"epoch 2 accuracy ([\d.]+)", out), 0.95)
+
+    def test_a_second_run_goes_on_from_the_newest_checkpoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = (self.run_example("checkpointing", folder) for _ in range(2))
+        self.assertEqual(re.findall(r"^epoch (\d+)$", first, re.MULTILINE), ["0", "1", "2"])
+        self.assertIn("going on from checkpoint_2", second)
+        self.assertEqual(re.findall(r"^epoch (\d+)$", second, re.MULTILINE), ["3", "4", "5"])
+
+    def test_memory_finds_the_first_size_that_fits(self):
+        self.assertIn("batches of 92 fit", self.run_example("memory"))  # 128, 115, 103, 92
+
+    def test_local_sgd_ends_with_the_same_weights_on_all_ranks(self):
+        self.assertIn("the ranks have the same weights", self.run_example("local_sgd"))
+
+    def test_ddp_comm_hook_learns(self):
+        self.assertLess(self.number(r"loss ([\d.]+)", self.run_example("ddp_comm_hook")), 0.4)
+
+    def test_cross_validation_tests_on_what_was_not_seen(self):
+        self.assertGreater(self.number(r"mean accuracy ([\d.]+)", self.run_example("cross_validation")), 0.9)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
