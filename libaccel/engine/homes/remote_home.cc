@@ -298,7 +298,7 @@ class Meeting {
   }
 
   Result<std::string> serve() {
-    const auto address = own_address();
+    const auto address = own_address(group_.store_host(), group_.store_port());
     if (!address) return address.error();
     auto server = ShardServer::listen(
         *address,

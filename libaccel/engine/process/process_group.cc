@@ -9,7 +9,8 @@
 // On several nodes the ranks of each share memory then (engine/collectives/node_meeting.h), and Gloo carries
 // what goes between nodes. Then the ranks
 // meet in the store once more: one that ended at once would cut connections that others have not
-// completed yet. Keys carry the restart count, for a store that outlives a generation.
+// completed yet. Keys carry the restart count, for a store that outlives a generation, and the number of the group among those
+// that this process joined at the same store: ranks of one communicator may have been in others before, each in its own.
 //
 // Bytes: all_gather and broadcast move raw bytes, since Gloo knows fewer element types than
 // LibTorch.
@@ -17,9 +18,10 @@
 #include "libaccel/engine/process/process_group.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -95,6 +97,14 @@ StoreMember member_of(const WorkerIdentity& identity, const InitProcessGroupKwar
           .world_size = identity.world_size,
           .endpoint = endpoint(identity),
           .timeout = options.store_timeout};
+}
+
+// How many groups this process has joined at that store before; runs are told apart, for a port may have been another's.
+int count_group(const WorkerIdentity& identity) {
+  static std::mutex mutex;
+  static auto* const counts = new std::map<std::string, int>;
+  const std::lock_guard lock(mutex);
+  return (*counts)[endpoint(identity) + "/" + identity.run_id]++;
 }
 
 // Tells the others that this rank is there, and waits until all have told it.
@@ -242,8 +252,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
   }
   ignore_sigpipe_unless_handled();
   // The first group of a process has the prefix to itself; each later one gets its own.
-  static std::atomic<int> num_joined = 0;
-  const int number = num_joined++;
+  const int number = count_group(identity);
   joined->store_ = c10::make_intrusive<c10d::PrefixStore>(
       "accel/attempt_" + std::to_string(identity.restart_count) +
           (number == 0 ? "" : "/group_" + std::to_string(number)),

@@ -139,6 +139,9 @@ class ProcessGroup {
 
   [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d_group() const { return group_; }
   [[nodiscard]] const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+  // Where it is.
+  [[nodiscard]] const std::string& store_host() const noexcept { return identity_.master_addr; }
+  [[nodiscard]] int store_port() const noexcept { return identity_.master_port; }
 
  private:
   ProcessGroup(const WorkerIdentity& identity, const InitProcessGroupKwargs& options);

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -84,8 +85,10 @@ bool env_flag(const EnvLookup& env, std::string_view name) {
   return value && !value->empty() && or_throw(parse_env_bool(name, *value));
 }
 
-bool was_launched(const EnvLookup& env, const WorkerIdentity& identity) {
-  return identity.world_size > 1 || env("LOCAL_RANK").has_value() || env("RANK").has_value();
+// Whether there is a group to join. Options that say who this process is leave no meaning to the variables of a launcher.
+bool was_launched(const EnvLookup& env, const ProcessState& state, bool is_told_by_options) {
+  if (state.identity.world_size > 1) return true;
+  return !is_told_by_options && (env("LOCAL_RANK").has_value() || env("RANK").has_value());
 }
 
 void require_master_addr(const EnvLookup& env, const WorkerIdentity& identity) {
@@ -139,7 +142,8 @@ void limit_threads(const EnvLookup& env, const WorkerIdentity& identity) {
 std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
   const EnvLookup env = process_env();
   auto state = std::make_shared<ProcessState>();
-  state->identity = or_throw(parse_worker_env(env));
+  const auto& told = options.init_process_group.identity;
+  state->identity = told ? *told : or_throw(parse_worker_env(env));
   detail::connect_to_supervisor(env);
   state->debug = env_flag(env, "ACCELERATE_DEBUG_MODE");
   const bool is_for_cpu = options.cpu || env_flag(env, "ACCELERATE_USE_CPU");
@@ -148,7 +152,7 @@ std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
   if (state->device.is_cuda()) {
     c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(state->device);
   }
-  if (!was_launched(env, state->identity)) return state;
+  if (!was_launched(env, *state, told.has_value())) return state;
   // One process has nobody to meet.
   if (!state->device.is_cpu() && state->identity.world_size == 1) return state;
   if (!state->device.is_cpu()) {
@@ -157,11 +161,29 @@ std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
                 "set ACCELERATE_USE_CPU=1, or launch with --cpu");
   }
   state->distributed_type = DistributedType::kMultiCpu;
-  require_master_addr(env, state->identity);
+  if (!told) require_master_addr(env, state->identity);
   limit_threads(env, state->identity);
   state->group = ProcessGroup::join(state->identity, options.init_process_group);
   state->backend = state->group->backend();
   return state;
+}
+
+// The state that is there already has this process in another group, or elsewhere in the same.
+void refuse_other_identity(const WorkerIdentity& present, const PartialStateOptions& options) {
+  const auto& wanted = options.init_process_group.identity;
+  const auto place = [](const WorkerIdentity& identity) {
+    return std::tie(identity.global_rank,
+                    identity.world_size,
+                    identity.master_addr,
+                    identity.master_port,
+                    identity.run_id);
+  };
+  if (!wanted || place(*wanted) == place(present)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "InitProcessGroupKwargs.identity is of another group than the one that this process "
+              "has joined",
+              "give it to the first PartialState, AcceleratorState or Accelerator, or call "
+              "PartialState::reset() on all ranks before");
 }
 
 void wait_for_turn() {
@@ -184,7 +206,10 @@ PartialState::PartialState(const PartialStateOptions& options) {
   std::vector<std::string> notices;
   {
     const std::lock_guard lock(shared_state().mutex);
-    if (shared_state().process) return;
+    if (shared_state().process) {
+      refuse_other_identity(shared_state().process->identity, options);
+      return;
+    }
     launch::end_unless_function_runs();
     shared_state().process = set_up(options);
     launch::note_state(true);

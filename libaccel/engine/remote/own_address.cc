@@ -77,12 +77,10 @@ Result<std::string> address_towards(const std::string& host, int port) {
                "no way to the host '" + host + "' of the store: " + errno_text(failure));
 }
 
-Result<std::string> own_address() {
+Result<std::string> own_address(const std::string& store_host, int store_port) {
   const std::string interfaces = value_of("GLOO_SOCKET_IFNAME");
   if (!interfaces.empty()) return address_of_interface(interfaces.substr(0, interfaces.find(',')));
-  const std::string host = value_of("MASTER_ADDR");
-  return address_towards(host.empty() ? "127.0.0.1" : host,
-                         std::atoi(value_of("MASTER_PORT").c_str()));
+  return address_towards(store_host, store_port);
 }
 
 }  // namespace accel::sharding

@@ -17,7 +17,7 @@ namespace accel::sharding {
 [[nodiscard]] Result<std::string> address_of_interface(const std::string& interface);
 [[nodiscard]] Result<std::string> address_towards(const std::string& host, int port);
 
-// By the environment: GLOO_SOCKET_IFNAME, else MASTER_ADDR and MASTER_PORT (127.0.0.1 without them).
-[[nodiscard]] Result<std::string> own_address();
+// By GLOO_SOCKET_IFNAME of the environment, else towards the store of the ranks.
+[[nodiscard]] Result<std::string> own_address(const std::string& store_host, int store_port);
 
 }  // namespace accel::sharding

@@ -29,6 +29,7 @@
 
 #include <c10/core/Device.h>
 
+#include <accel/env_contract.h>
 #include <accel/export.h>
 #include <accel/split.h>
 #include <accel/types.h>
@@ -48,6 +49,9 @@ struct InitProcessGroupKwargs {
   std::chrono::milliseconds timeout{30 * 60 *
                                     1000};  // of one collective; lower it to see hangs sooner
   std::chrono::milliseconds store_timeout{5 * 60 * 1000};  // for all ranks to appear at MASTER_ADDR
+  // Who this process is and where the ranks meet, in place of the environment: for ranks that another program than a launcher of
+  // accel started (accel/rendezvous.h). A later state that names another one throws kInvalidArgument.
+  std::optional<WorkerIdentity> identity;
 };
 
 struct PartialStateOptions {
@@ -72,8 +76,8 @@ class ACCEL_EXPORT TurnGuard {
 
 class ACCEL_EXPORT PartialState {
  public:
-  // Reads the environment contract (RANK, WORLD_SIZE, MASTER_ADDR, ... or MPI's variables) and
-  // joins the process group; from then on SIGPIPE is ignored, as in Python, unless the program has a
+  // Reads the environment contract (RANK, WORLD_SIZE, MASTER_ADDR, ... or MPI's variables), unless the options have an identity,
+  // and joins the process group; from then on SIGPIPE is ignored, as in Python, unless the program has a
   // handler for it: writing to a dead rank is an error that says so, not the end of this process.
   // `options` only matter for the first one. Errors  kEnvInvalid,
   // kStoreUnreachable, kProcessGroup, kUnsupported (a device or backend that this

@@ -1,0 +1,59 @@
+// Rendezvous: where ranks meet that no launcher of accel started: those of an MPI communicator, say.
+//
+//   std::optional<accel::Rendezvous> rendezvous;
+//   if (rank == 0) rendezvous.emplace();                                  // opens a store on a free port
+//   std::string address = broadcast(rank == 0 ? rendezvous->address() : "");   // by the program's own means
+//   accel::Accelerator accelerator({.init_process_group = {.identity = accel::identity_at(
+//       address, {.rank = rank, .world_size = size, .local_rank = local_rank, .local_world_size = local_size})}});
+//   ...
+//   accelerator.end_training();
+//   barrier();              // by the program's own means: others may still speak to the store
+//   rendezvous.reset();
+//
+// Nothing is read from the environment but MASTER_ADDR's sibling GLOO_SOCKET_IFNAME, where ranks are on several nodes. What a
+// launcher does beside starting workers is not there: no restarts, no watch for hangs, no checkpoints in memory.
+//
+// Trust:    as with torch's store: who reaches the port can read and write what ranks tell each other while they meet. Name the
+//           address of an interface that others do not reach ("127.0.0.1" on one node).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <accel/env_contract.h>
+#include <accel/export.h>
+
+namespace accel {
+
+// A key-value store, as the launcher has one, that this process hosts until the object goes.
+class ACCEL_EXPORT Rendezvous {
+ public:
+  // Listens on `host`, a name or an address of this machine; empty: on all of its addresses, and ranks find it by the machine's
+  // name. Errors  kInvalidArgument: no address of this machine; kProcessGroup: the system refused. Cost: a port and a thread.
+  explicit Rendezvous(const std::string& host = {});
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  // "HOST:PORT/TOKEN", less than 320 characters. The token tells groups of one store apart from those of an older one.
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  std::string address_;
+};
+
+struct RankPlacement {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank =
+      0;  // among the ranks of this group on this node: MPI_Comm_split_type(..., MPI_COMM_TYPE_SHARED, ...)
+  int local_world_size = 1;  // their number
+};
+
+// Who this process is among those that meet there. Errors  kInvalidArgument: what is no such address (of one
+// rank it may be empty), or ranks that do not fit.
+ACCEL_EXPORT WorkerIdentity identity_at(const std::string& address, const RankPlacement& placement);
+
+}  // namespace accel
