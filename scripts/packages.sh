@@ -16,7 +16,7 @@ ACCEL_TEST_PACKAGES=(
   clang libclang-rt-14-dev clang-format clang-tidy
   tmux procps util-linux iproute2
   dpkg-dev file systemd etcd-server openssl prometheus
-  slurmctld slurmd slurm-client munge openmpi-bin pdsh zsh fish
+  slurmctld slurmd slurm-client munge openmpi-bin libopenmpi-dev gfortran pdsh zsh fish
 )
 
 # LibTorch is the wheel; a machine without GPU needs these three alone.

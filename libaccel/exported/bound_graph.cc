@@ -82,7 +82,7 @@ void BoundGraph::move_constants(const at::TensorOptions& options, bool non_block
   }
 }
 
-std::vector<std::int64_t> BoundGraph::input_sizes(const std::string& name) const {
+const TensorShape* BoundGraph::input_shape(const std::string& name) const {
   const auto is_it = [&](const InputSpec& input) {
     return input.kind == InputSpec::Kind::kUser && input.target == name;
   };
@@ -92,10 +92,20 @@ std::vector<std::int64_t> BoundGraph::input_sizes(const std::string& name) const
         ErrorCode::kInvalidArgument,
         "there is no input " + printable(name) + ", but " + printable(joined(input_names(), ", ")));
   }
-  std::vector<std::int64_t> sizes;
   const auto shape = graph_.graph.input_shapes.find(found->id);
-  if (shape == graph_.graph.input_shapes.end()) return sizes;
-  for (const Dimension& dimension : shape->second.sizes) {
+  return shape == graph_.graph.input_shapes.end() ? nullptr : &shape->second;
+}
+
+std::optional<at::ScalarType> BoundGraph::input_dtype(const std::string& name) const {
+  const TensorShape* const shape = input_shape(name);
+  return shape == nullptr ? std::nullopt : scalar_type_of(shape->dtype);
+}
+
+std::vector<std::int64_t> BoundGraph::input_sizes(const std::string& name) const {
+  std::vector<std::int64_t> sizes;
+  const TensorShape* const shape = input_shape(name);
+  if (shape == nullptr) return sizes;
+  for (const Dimension& dimension : shape->sizes) {
     const auto* const number = std::get_if<std::int64_t>(&dimension);
     sizes.push_back(number == nullptr ? -1 : *number);
   }

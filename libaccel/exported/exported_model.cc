@@ -47,6 +47,10 @@ std::vector<std::int64_t> ExportedModelImpl::input_sizes(const std::string& name
   return model_->graph(is_training()).input_sizes(name);
 }
 
+std::optional<at::ScalarType> ExportedModelImpl::input_dtype(const std::string& name) const {
+  return model_->graph(is_training()).input_dtype(name);
+}
+
 std::vector<std::string> ExportedModelImpl::input_names() const {
   return model_->graph(is_training()).input_names();
 }

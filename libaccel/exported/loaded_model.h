@@ -39,6 +39,8 @@ class BoundGraph {
   [[nodiscard]] std::vector<std::string> output_names() const;
   // -1: no number. Throws kInvalidArgument for a name that no input has.
   [[nodiscard]] std::vector<std::int64_t> input_sizes(const std::string& name) const;
+  // std::nullopt: no tensor. Throws the same.
+  [[nodiscard]] std::optional<at::ScalarType> input_dtype(const std::string& name) const;
   // The values of inputs that the caller gives.
   [[nodiscard]] const std::vector<ValueId>& user_values() const noexcept { return user_values_; }
 
@@ -57,6 +59,8 @@ class BoundGraph {
     std::optional<TensorPlace> place;
     at::Tensor constant;
   };
+  // nullptr: no tensor.
+  [[nodiscard]] const TensorShape* input_shape(const std::string& name) const;
   void load_tensors(Frame& frame) const;
   void write_back(const Frame& frame, const std::vector<c10::IValue>& inputs) const;
   [[nodiscard]] c10::IValue output_value(std::size_t output, const Frame& frame) const;

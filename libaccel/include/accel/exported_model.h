@@ -25,6 +25,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -129,6 +130,9 @@ class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module, public NonPersi
   // The sizes that the graph takes for an input; -1: any, or one that follows from others. Empty for what is no tensor. Throws
   // kInvalidArgument for a name that no input has.
   [[nodiscard]] std::vector<std::int64_t> input_sizes(const std::string& name) const;
+  // The dtype that it was exported with; std::nullopt for what is no tensor. Throws the same. Models that were moved to another dtype,
+  // and those under autocast, may take others of its kind.
+  [[nodiscard]] std::optional<at::ScalarType> input_dtype(const std::string& name) const;
 
   // One call of the submodule at this path ("model.layers.0"); "model.layers.0@1" is its second one. Throws kInvalidArgument
   // when no node belongs to it.

@@ -30,6 +30,10 @@ EXEMPT = {
     "bench/run build --accept": "writes to the checkout",
     "ctest --test-dir build -L fault": "runs other tests of this very run",
     "cmake --install build --prefix /opt/accel": "tests/integration/consumer runs it with a folder of its own",
+    "gcc train.c $(pkg-config --cflags --libs accel) -o train": "tests/integration/consumer runs it with what it has installed",
+    "mpifort $(pkg-config --variable=fortran_module accel) train.f90 $(pkg-config --libs accel) -o train":
+        "tests/integration/consumer runs it with what it has installed; tests/integration/c_interface with mpifort",
+    "mpirun -np 4 ./train": "tests/integration/c_interface runs it with a folder and ranks of its own",
     "accel-agent --state-dir /var/lib/accel": "runs until it is stopped; the agent's tests start it",
     "accel train --num_processes 2 llama.pt2 --data tokens.npy --sequence_length 512 --batch_size 8 --num_epochs 1 --lr 3e-4":
         "needs a model; tests/peer/train_command.py runs it with smaller ones",

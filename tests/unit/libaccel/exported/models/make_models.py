@@ -162,6 +162,19 @@ class Normed(nn.Module):
         return self.norm(self.line(x))
 
 
+class Field(nn.Module):
+    """The next state of a field on a grid of 6 by 4 points: without random numbers, with a loss and the field."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = nn.Conv2d(1, 3, 3, padding=1)
+        self.point = nn.Conv2d(3, 1, 1)
+
+    def forward(self, x, target):
+        y = x + self.point(torch.tanh(self.near(x[:, None])))[:, 0]
+        return {"loss": F.mse_loss(y, target), "y": y}
+
+
 def export(model, inputs, shapes=None):
     return torch.export.export(model, (), kwargs=inputs, strict=False, dynamic_shapes=shapes)
 
@@ -223,6 +236,8 @@ def main():
     with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
         program = export(nn.Linear(4, 2), {"input": torch.empty(2, 4)})
     write("empty", {"model": program})
+    x = torch.randn(3, 6, 4)
+    write("field", {"model": export(Field(), {"x": x, "target": x.clone()}, {"x": {0: BATCH}, "target": {0: BATCH}})})
 
 
 if __name__ == "__main__":
