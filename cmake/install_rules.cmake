@@ -24,11 +24,13 @@ if(ACCEL_WITH_TORCH)
   set_target_properties(accel-selftest accel-trainer PROPERTIES INSTALL_RPATH
     "$ORIGIN/../../lib;${ACCEL_TORCH_ROOT}/lib")
   install(TARGETS accel-selftest accel-trainer RUNTIME DESTINATION libexec/accel)
-  install(DIRECTORY runtime/include/accel libaccel/include/accel DESTINATION include FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY runtime/include/accel libaccel/include/accel DESTINATION include FILES_MATCHING PATTERN "*.h" PATTERN "*.f90")
   configure_file(cmake/accelConfig.cmake.in ${PROJECT_BINARY_DIR}/accelConfig.cmake @ONLY)
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/accelConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/accelConfig.cmake ${PROJECT_BINARY_DIR}/accelConfigVersion.cmake
                 cmake/torch_wheel.cmake
           DESTINATION lib/cmake/accel)
+  configure_file(cmake/accel.pc.in ${PROJECT_BINARY_DIR}/accel.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/accel.pc DESTINATION lib/pkgconfig)
 endif()
 include(debian_package)
