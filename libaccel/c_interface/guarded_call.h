@@ -41,7 +41,8 @@ Value guarded_value(const char* function, Value otherwise, F&& act) noexcept {
   }
 }
 
-// The object behind a pointer that the program passed. Throws kInvalidArgument naming it when that is NULL.
+// The object behind a pointer that the program passed; `&given(path, "path")` is a text again. Throws kInvalidArgument naming it when that is
+// NULL.
 template <typename T>
 T& given(T* pointer, const char* name) {
   if (pointer != nullptr) return *pointer;

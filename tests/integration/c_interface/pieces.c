@@ -1,5 +1,5 @@
-/* The pieces of a step do what accel_step() does, a gradient of the program's own leads where the loss leads, and evaluation keeps
- * nothing. pieces MODEL FOLDER */
+/* The pieces of a step do what accel_step() does, a gradient of the program's own leads where the loss leads, schedules set the rates,
+ * and evaluation keeps nothing. pieces MODEL FOLDER */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +112,44 @@ static void differentiate_input(accel_accelerator* accelerator, const char* path
   REQUIRE(fabs(rise - slope[5]) < 3e-4 && fabs(rise) > 1e-3);
 }
 
+/* Of schedules that reference.cc does not have: the rate of each step. */
+static void follow_schedule(accel_accelerator* accelerator,
+                            const char* path,
+                            const accel_schedule* schedule,
+                            const double* factors) {
+  accel_optimizer_options sgd;
+  accel_step_result result;
+  accel_model* model = NULL;
+  double next = 0;
+  int step;
+  CHECK(accel_load_model(accelerator, path, NULL, &model));
+  CHECK(accel_optimizer_options_init(&sgd, "sgd"));
+  sgd.lr = 0.25;
+  CHECK(accel_prepare(model, &sgd, schedule));
+  CHECK(accel_bind_input(model, "x", &x_array));
+  CHECK(accel_bind_input(model, "target", &target_array));
+  for (step = 0; step < 6; ++step) {
+    CHECK(accel_get_lr(model, &next));
+    CHECK(accel_step(model, 0, &result));
+    REQUIRE(result.lr == 0.25 * factors[step] && next == result.lr && isnan(result.grad_norm));
+  }
+  REQUIRE(accel_set_lr(model, 0.5) == ACCEL_ERROR_INVALID_ARGUMENT);
+}
+
+static void follow_schedules(accel_accelerator* accelerator, const char* path) {
+  static const double falling[] = {0, 1, 1, 0.5, 0.5, 0.25};
+  static const double rising[] = {0, 0.25, 0.5, 0.75, 1, 1};
+  accel_schedule schedule;
+  CHECK(accel_schedule_init(&schedule, "step"));
+  schedule.num_warmup_steps = 1;
+  schedule.step_size = 2;
+  schedule.gamma = 0.5;
+  follow_schedule(accelerator, path, &schedule, falling);
+  CHECK(accel_schedule_init(&schedule, "constant"));
+  schedule.num_warmup_steps = 4;
+  follow_schedule(accelerator, path, &schedule, rising);
+}
+
 static void exchange(accel_accelerator* accelerator) {
   int64_t number = 7, all[1] = {0};
   accel_array one = {NULL, ACCEL_INT64, 0, {0}};
@@ -139,6 +177,7 @@ int main(int count, char** values) {
   REQUIRE(accel_local_rank(accelerator) == 0 && accel_restart_count(accelerator) == 0);
   CHECK(accel_set_seed(accelerator, 7, 1));
   compare_steps(accelerator, values[1]);
+  follow_schedules(accelerator, values[1]);
   exchange(accelerator);
   model = model_of(accelerator, values[1]);
   CHECK(accel_set_lr(model, 0.25));

@@ -126,6 +126,13 @@ class CInterface(unittest.TestCase):
                 self.assertEqual(lines(mpirun(2, self.c_mpi, MODEL, "0", "4", *flags)), expected)
                 self.assertEqual(lines(mpirun(2, self.fortran, MODEL, "0", "4", *flags)), expected)
 
+    def test_ranks_of_an_mpi_communicator_that_share_no_node_train_the_same(self):
+        for strategy in ("ddp", "full_shard"):
+            with self.subTest(strategy=strategy):
+                done = mpirun(2, self.c_mpi, MODEL, "0", "3", "--strategy", strategy, "--apart", "yes")
+                self.assertIn("goes through gloo", done.stderr)
+                self.assertEqual(lines(done), lines(launched(2, self.c, MODEL, "0", "3", "--strategy", strategy)))
+
     def test_parts_of_a_communicator_train_each_for_itself(self):
         expected = lines(launched(2, self.c, MODEL, "0", "3"))
         for program in (self.c_mpi, self.fortran):

@@ -5,6 +5,7 @@
  *     --schedule cosine|...  --load FOLDER  --save FOLDER  --model FOLDER
  *     --adjoint yes  prints derivatives by the input at the end, too
  *     --die STEP  rank 1 is killed before that step
+ *     --apart yes  (MPI) each rank says that it is alone on its node
  *     --split N   (MPI) ranks are split by rank % N, and each part trains for itself
  *
  * Prints on rank 0 of each group, for each batch, the bits of the mean loss over the ranks, the norm and the rate. */
@@ -71,6 +72,10 @@ static void join(accel_communicator* communicator, char* address) {
   MPI_Comm_rank(node, &communicator->local_rank);
   MPI_Comm_size(node, &communicator->local_world_size);
   MPI_Comm_free(&node);
+  if (strcmp(flag("--apart", "no"), "yes") == 0) {
+    communicator->local_rank = 0;
+    communicator->local_world_size = 1;
+  }
   if (communicator->rank == 0) {
     check(accel_rendezvous_open("127.0.0.1", &rendezvous));
     strcpy(address, accel_rendezvous_address(rendezvous));

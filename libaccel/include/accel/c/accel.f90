@@ -10,7 +10,7 @@
 !   call check(accel_bind_input(model, "x", x))          ! real(real32), target :: x(nx, ny, batch)
 !   call check(accel_step(model, 1.0d0, step))
 !
-! Module files belong to one compiler: compile this file with yours (Fortran 2018; gfortran 9 or later) and link with libaccel.
+! Module files belong to one compiler: compile this file with yours (Fortran 2018; tested with gfortran 12) and link with libaccel.
 !
 ! Codes     functions return accel_ok or an accel_error_*; accel_last_error() has the words.
 ! Arrays    of any rank, real32, real64, int32 or int64, contiguous. Nothing is copied: a(nx, ny, batch) is what the model calls
