@@ -249,6 +249,14 @@ TEST(ExportedModel, NamesTheNodeAndTheLineWhereAnOperatorFails) {
   }
 }
 
+TEST(ExportedModel, SaysWhichTensorsItTakes) {
+  ExportedModel net(exported_model("blocks"));
+  EXPECT_EQ(net->input_dtype("ids"), at::kLong);
+  EXPECT_THAT(net->input_sizes("ids"), ElementsAre(-1, -1));
+  EXPECT_EQ(ExportedModel(exported_model("field"))->input_dtype("x"), at::kFloat);
+  EXPECT_EQ(error_of([&] { (void)net->input_dtype("x"); }).code(), ErrorCode::kInvalidArgument);
+}
+
 TEST(ExportedModel, LeavesOutWhatWasExportedAsNone) {
   ExportedModel net(exported_model("optional"));
   const at::Tensor x = at::randn({2, 4});
