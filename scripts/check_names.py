@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-TARGETS = ("runtime", "agent", "launcher", "checkpoint_tools", "libaccel")
+TARGETS = ("runtime", "agent", "launcher", "checkpoint_tools", "safetensors", "libaccel")
 DECLARATIONS = (
     re.compile(r"(?:struct|class|union|enum class|enum) (\w+)(?= [:{]|;|$)"),
     re.compile(r"using (\w+) ="),

@@ -23,7 +23,7 @@ while read -r line; do fault "$line: a disabled test needs an issue and an owner
 if [ "${1:-}" = --tidy ]; then
   cmake --preset no-torch >/dev/null
   if ! git ls-files --cached --others --exclude-standard 'runtime/*.cc' 'launcher/*.cc' \
-    'checkpoint_tools/*.cc' |
+    'checkpoint_tools/*.cc' 'safetensors/*.cc' |
     xargs -P "$(nproc)" -I{} clang-tidy -p build-no-torch --quiet --extra-arg=-Wno-unknown-warning-option {} 2>/dev/null; then
     fault "mend what clang-tidy names above"
   fi

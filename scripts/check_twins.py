@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-FOLDERS = ("runtime", "agent", "launcher", "checkpoint_tools", "libaccel", "examples")
+FOLDERS = ("runtime", "agent", "launcher", "checkpoint_tools", "safetensors", "libaccel", "examples")
 SHORTEST = 28
 TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|\w+|::|->|<<|>>|&&|\|\||\S')
 COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)

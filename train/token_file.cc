@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/printable.h"
+#include "runtime/read_fully.h"
 #include "runtime/text/text_file.h"
 
 namespace accel::train {
@@ -26,24 +27,14 @@ Error file_error(const fs::path& path, const std::string& what, int error) {
                printable(path.string()) + " " + what + ": " + errno_text(error));
 }
 
-// All of `bytes`, or as much as there is.
-std::size_t read_at(int fd, std::byte* to, std::size_t bytes, std::uint64_t offset) {
-  std::size_t done = 0;
-  while (done < bytes) {
-    const ssize_t got = ::pread(fd, to + done, bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  return done;
-}
-
 TokenLayout layout_of(int fd, const fs::path& path, std::uint64_t bytes) {
   const std::string name = printable(path.string());
   const std::string kind = path.extension().string();
   if (kind == ".npy") {
     std::string head(kNpyHeadBytes, '\0');
-    head.resize(read_at(fd, reinterpret_cast<std::byte*>(head.data()), head.size(), 0));
+    const FullRead read = read_fully(fd, std::as_writable_bytes(std::span(head)), 0);
+    if (read.error != 0) throw file_error(path, "cannot be read", read.error);
+    head.resize(read.bytes);
     return or_throw(npy_layout(head, bytes, name));
   }
   if (kind == ".safetensors")
@@ -109,9 +100,10 @@ void TokenFile::read(std::int64_t first, std::span<std::int64_t> tokens) const {
   const std::size_t width = bytes_of(layout_.type);
   std::vector<std::byte> bytes(tokens.size() * width);
   const std::uint64_t offset = layout_.offset + static_cast<std::uint64_t>(first) * width;
-  errno = 0;
-  if (read_at(file_.get(), bytes.data(), bytes.size(), offset) != bytes.size())
-    throw file_error(path_, "has no tokens at " + std::to_string(first), errno == 0 ? EIO : errno);
+  const FullRead read = read_fully(file_.get(), bytes, offset);
+  if (read.bytes < bytes.size())
+    throw file_error(
+        path_, "has no tokens at " + std::to_string(first), read.error == 0 ? EIO : read.error);
   widen(layout_.type, bytes.data(), tokens);
 }
 

@@ -1,12 +1,9 @@
 #include "checkpoint_tools/formats/file_slice.h"
 
-#include <cerrno>
-
-#include <unistd.h>
-
 #include <accel/error.h>
 
 #include "runtime/printable.h"
+#include "runtime/read_fully.h"
 
 namespace accel::launcher {
 
@@ -22,19 +19,14 @@ Result<FileSlice> FileSlice::part(std::uint64_t offset, std::uint64_t count) con
 
 Result<void> FileSlice::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (const auto within = part(offset, out.size()); !within) return within.error();
-  std::uint64_t place = begin + offset;
-  while (!out.empty()) {
-    const ssize_t n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(place));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      return Error(ErrorCode::kFileIo, "cannot read " + printable(path) + ": " + errno_text(errno));
-    if (n == 0)
-      return Error(ErrorCode::kCheckpointIncomplete,
-                   printable(path) + " became shorter while it was read",
-                   "merge again when nobody writes to the checkpoint");
-    out = out.subspan(static_cast<std::size_t>(n));
-    place += static_cast<std::uint64_t>(n);
-  }
+  const FullRead read = read_fully(fd, out, begin + offset);
+  if (read.error != 0)
+    return Error(ErrorCode::kFileIo,
+                 "cannot read " + printable(path) + ": " + errno_text(read.error));
+  if (read.bytes < out.size())
+    return Error(ErrorCode::kCheckpointIncomplete,
+                 printable(path) + " became shorter while it was read",
+                 "merge again when nobody writes to the checkpoint");
   return {};
 }
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <system_error>
 
+#include <accel/safetensors_index.h>
+
 #include "checkpoint_tools/merge/distcp_metadata.h"
-#include "checkpoint_tools/models/model_index.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/printable.h"
@@ -61,7 +62,7 @@ Result<CheckpointKind> find_checkpoint_kind(const fs::path& folder) {
       return unfinished_error(folder, "it has no final name yet");
     return CheckpointKind::kManifest;
   }
-  if (is_there(folder / kModelIndexName)) return CheckpointKind::kShards;
+  if (is_there(folder / safetensors::kModelIndexName)) return CheckpointKind::kShards;
   std::error_code ignored;
   const std::vector<std::string> names = names_in(folder, ignored);
   if (const auto missing = missing_last_file(names))

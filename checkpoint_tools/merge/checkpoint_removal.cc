@@ -5,10 +5,10 @@
 #include <utility>
 
 #include <accel/error.h>
+#include <accel/safetensors_index.h>
 
 #include "checkpoint_tools/merge/distcp_metadata.h"
 #include "checkpoint_tools/merge/manifest_merge.h"
-#include "checkpoint_tools/models/model_index.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/printable.h"
 #include "runtime/text/folder_names.h"
@@ -43,9 +43,9 @@ Result<Names> names_of_distcp(const fs::path& folder) {
 }
 
 Result<Names> names_of_shards(const fs::path& folder) {
-  const auto files = files_of_index(folder / kModelIndexName);
+  const auto files = safetensors::files_of_index(folder / safetensors::kModelIndexName);
   if (!files) return files.error();
-  Names names{std::string(kModelIndexName)};
+  Names names{std::string(safetensors::kModelIndexName)};
   names.insert(names.end(), files->begin(), files->end());
   return names;
 }

@@ -13,10 +13,10 @@
 
 #include <accel/error.h>
 #include <accel/safetensors.h>
+#include <accel/safetensors_index.h>
 
 #include "checkpoint_tools/formats/file_slice.h"
 #include "checkpoint_tools/merge/tensor_output.h"
-#include "checkpoint_tools/models/model_index.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
 
@@ -96,8 +96,8 @@ MergeCount merge_files(const fs::path& folder,
                        const fs::path& path,
                        WeightsFormat format,
                        checkpoint::FileSystem& disk) {
-  const std::vector<Shard> shards =
-      read_shards(folder, or_throw(files_by_tensor(folder / kModelIndexName)));
+  const std::vector<Shard> shards = read_shards(
+      folder, or_throw(safetensors::files_by_tensor(folder / safetensors::kModelIndexName)));
   std::vector<safetensors::TensorSpec> specs;
   std::map<std::string, std::string> metadata;
   std::set<std::string> names;

@@ -19,20 +19,22 @@
 
 #include <accel/error.h>
 #include <accel/safetensors.h>
+#include <accel/safetensors_index.h>
 
 #include "checkpoint_tools/models/known_models.h"
-#include "checkpoint_tools/models/model_index.h"
 #include "checkpoint_tools/models/weight_files.h"
 #include "runtime/environment_value.h"
 #include "runtime/printable.h"
 #include "runtime/text/folder_names.h"
 #include "runtime/unique_fd.h"
 #include "runtime/user_folders.h"
+#include "safetensors/model_json.h"
 
 namespace accel::launcher {
 namespace {
 
 namespace fs = std::filesystem;
+using safetensors::model_file_error;
 
 bool is_float(safetensors::Dtype dtype) {
   using enum safetensors::Dtype;
@@ -85,7 +87,7 @@ class InventoryReader {
   }
 
   Result<void> add_index(const fs::path& path) {
-    const auto files = files_of_index(path);
+    const auto files = safetensors::files_of_index(path);
     if (!files) return files.error();
     for (const std::string& name : *files) {
       const fs::path file = path.parent_path() / name;
@@ -121,7 +123,7 @@ Result<ModelInventory> read_with(const fs::path& source, const Add& add) {
 }
 
 Result<ModelInventory> read_config(const fs::path& path) {
-  auto config = read_model_json(path);
+  auto config = safetensors::read_model_json(path);
   if (!config) return std::move(config).error();
   return inventory_of_config(*config, path.string());
 }
@@ -135,7 +137,7 @@ Result<ModelInventory> read_folder(const fs::path& folder) {
                             errno_text(error.value()),
                             "check that you may read the folder");
   std::error_code ignored;
-  const fs::path index = folder / kModelIndexName;
+  const fs::path index = folder / safetensors::kModelIndexName;
   if (fs::exists(index, ignored))
     return read_with(index, [&](InventoryReader& reader) { return reader.add_index(index); });
   const auto files = safetensors_among(names);

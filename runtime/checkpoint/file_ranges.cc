@@ -8,15 +8,13 @@
 #include "runtime/checkpoint/file_ranges.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-
-#include <unistd.h>
 
 #include <accel/error.h>
 
 #include "runtime/checkpoint/hashed_file.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/read_fully.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -30,18 +28,13 @@ std::string bytes_text(std::uint64_t begin, std::uint64_t end) {
 }
 
 void read_at(int fd, std::span<std::byte> out, std::uint64_t offset, const fs::path& path) {
-  while (!out.empty()) {
-    const ssize_t n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      throw Error(ErrorCode::kFileIo, "cannot read " + path.string() + ": " + errno_text(errno));
-    if (n == 0) {
-      throw Error(
-          ErrorCode::kCheckpointIncomplete,
-          path.string() + " ends before byte " + std::to_string(offset) + ": it is cut short");
-    }
-    out = out.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
+  const FullRead read = read_fully(fd, out, offset);
+  if (read.error != 0)
+    throw Error(ErrorCode::kFileIo, "cannot read " + path.string() + ": " + errno_text(read.error));
+  if (read.bytes < out.size()) {
+    throw Error(ErrorCode::kCheckpointIncomplete,
+                path.string() + " ends before byte " + std::to_string(offset + read.bytes) +
+                    ": it is cut short");
   }
 }
 

@@ -19,19 +19,6 @@ bool is_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
-fs::path aside_of(const fs::path& temporary) {
-  return temporary.string() + ".aside";
-}
-
-void exchange_by_renames(FileSystem& file_system,
-                         const fs::path& temporary,
-                         const fs::path& folder) {
-  const fs::path aside = aside_of(temporary);
-  file_system.rename(temporary, aside);
-  file_system.rename(folder, temporary);
-  file_system.rename(aside, folder);
-}
-
 void finish_exchange(FileSystem& file_system, const fs::path& folder, Unnamed which) {
   std::error_code error;
   if (fs::exists(folder, error) || error) return;

@@ -16,12 +16,19 @@
 namespace accel::checkpoint {
 
 // Where the first rename puts `temporary`.
-[[nodiscard]] std::filesystem::path aside_of(const std::filesystem::path& temporary);
+[[nodiscard]] inline std::filesystem::path aside_of(const std::filesystem::path& temporary) {
+  return temporary.string() + ".aside";
+}
 
 // Three renames. Errors  kFileIo.
-void exchange_by_renames(FileSystem& file_system,
-                         const std::filesystem::path& temporary,
-                         const std::filesystem::path& folder);
+inline void exchange_by_renames(FileSystem& file_system,
+                                const std::filesystem::path& temporary,
+                                const std::filesystem::path& folder) {
+  const std::filesystem::path aside = aside_of(temporary);
+  file_system.rename(temporary, aside);
+  file_system.rename(folder, temporary);
+  file_system.rename(aside, folder);
+}
 
 // What may be given the name of a folder that is missing.
 enum class Unnamed {

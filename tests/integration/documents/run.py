@@ -7,7 +7,7 @@ import re
 import sys
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
-NAMED = re.compile(r"`((?:agent|bench|checkpoint_tools|cmake|configs|deploy|docs|examples|launcher|libaccel|proto|runtime|scripts|tests)/[\w./-]+)`")
+NAMED = re.compile(r"`((?:agent|bench|checkpoint_tools|cmake|configs|deploy|docs|examples|launcher|libaccel|proto|runtime|safetensors|scripts|tests|train)/[\w./-]+)`")
 
 
 def faults():

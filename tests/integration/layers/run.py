@@ -2,7 +2,7 @@
 """The layers of docs/design.md, enforced: who may include what, who may link what, what a launch loads.
 
     runtime <- supervisor <- launcher;   runtime <- libaccel.   Only libaccel and the examples see LibTorch.
-    runtime <- checkpoint_tools <- the commands of the launcher.
+    runtime <- safetensors <- checkpoint_tools <- the commands of the launcher;   safetensors <- libaccel, train.
 
 In libaccel, that LibTorch is intercepted in interception/ alone, and docs/process-effects.md names each file that changes
 something for the whole process.
@@ -24,7 +24,9 @@ TORCH = r"(torch|ATen|c10)/"
 RPC = r"(grpc|grpcpp|google/protobuf|absl)/"
 # folder -> patterns that its includes must not match
 FORBIDDEN_INCLUDES = {
-    "runtime": [TORCH, RPC, r"libaccel/", r"launcher/", r"agent/"],
+    "runtime": [TORCH, RPC, r"libaccel/", r"launcher/", r"agent/", r"(accel/)?safetensors"],
+    "safetensors": [TORCH, RPC, r"boost/", r"runtime/supervisor/", r"checkpoint_tools/", r"libaccel/", r"launcher/", r"agent/", r"train/"],
+    "safetensors/include": [r"accel/(?!safetensors|error|result|export)", r"nlohmann/", r'"'],
     "runtime/include": [TORCH, RPC, r"supervisor/", r"boost/"],
     "launcher": [TORCH, RPC, r"libaccel/", r"agent/", r"train/(?!train_settings\.h)"],
     "checkpoint_tools": [TORCH, RPC, r"runtime/supervisor/", r"launcher/", r"libaccel/", r"agent/"],
@@ -275,6 +277,8 @@ def load_faults():
 def bites():
     """The patterns catch what they are for."""
     assert re.match('[<"]' + TORCH, "<torch/types.h>") and re.match('[<"]' + RPC, "<grpcpp/server.h>")
+    assert re.match('[<"]' + FORBIDDEN_INCLUDES["runtime"][-1], "<accel/safetensors.h>")
+    assert re.match('[<"]' + FORBIDDEN_INCLUDES["safetensors/include"][0], "<accel/channel.h>")
     assert re.match(FORBIDDEN_LIBRARIES["bin/accel-shim"], "libtorch_cpu.so")
     assert objection("launcher", "text/joined.h", "flags/flags.h") and objection("launcher", "start/mpi/a.cc", "plan/b.h")
     assert objection("launcher", "start/ssh/a.cc", "start/slurm/b.h") and objection("launcher", "new.cc", "flags/flags.h")

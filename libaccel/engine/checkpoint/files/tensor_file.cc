@@ -1,6 +1,6 @@
 // Tensors to and from safetensors files.
 //
-// The header is planned (or read and checked) by the torch-free part in runtime/; since its tensors
+// The header is planned (or read and checked) by safetensors/, without torch; since its tensors
 // follow each other without a gap, both directions are one sequential pass, which also yields the
 // hash of the whole file. Each tensor is made plain (on the CPU, contiguous, no pending
 // conjugation) just before its bytes are written, so that only one copy exists at a time.
@@ -15,11 +15,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/resolve_conj.h>
 #include <ATen/ops/resolve_neg.h>
-#include <unistd.h>
 
 #include <accel/error.h>
 #include <accel/result.h>
 #include <accel/safetensors.h>
+#include <accel/safetensors_reader.h>
+#include <accel/safetensors_writer.h>
 
 #include "libaccel/engine/pager/paged_storage.h"
 
@@ -94,6 +95,13 @@ st::TensorSpec spec_of_shape(const std::string& name, at::ScalarType dtype, at::
       "convert it to a dtype of the format first");
 }
 
+std::vector<st::TensorSpec> specs_of(const st::TensorMap& tensors) {
+  std::vector<st::TensorSpec> specs;
+  specs.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor));
+  return specs;
+}
+
 at::Tensor allocate(const st::TensorInfo& info, at::DeviceType device) {
   std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
   for (const std::int64_t dim : shape) {
@@ -129,10 +137,7 @@ FileDigest write_tensor_file(FileSystem& file_system,
                              const st::TensorMap& tensors,
                              const st::Metadata& metadata,
                              UnsyncedFiles& unsynced) {
-  std::vector<st::TensorSpec> specs;
-  specs.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor));
-  const st::Layout layout = or_throw(st::plan_layout(std::move(specs), metadata));
+  const st::Layout layout = or_throw(st::plan_layout(specs_of(tensors), metadata));
 
   OutputFile file(file_system, path);
   file.append(layout.bytes);
@@ -172,32 +177,11 @@ LoadedTensors read_tensor_file(const std::filesystem::path& path) {
 }
 
 safetensors::TensorMap read_shapes(const std::filesystem::path& path) {
-  const InputFile file(path);
-  Result<st::Header> header = st::read_header(file.fd());
-  if (!header)
-    throw std::move(header).error().while_doing("reading the header of " + path.string());
+  const st::Reader reader = or_throw(st::Reader::open(path));
   safetensors::TensorMap shapes;
-  for (const st::TensorInfo& info : header->tensors)
+  for (const st::TensorInfo& info : reader.header().tensors)
     shapes.emplace(info.name, allocate(info, at::kMeta));
   return shapes;
-}
-
-void replace_file(FileSystem& file_system,
-                  const std::filesystem::path& path,
-                  const std::function<void(const std::filesystem::path& temporary)>& write) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const std::filesystem::path temporary =
-      folder / ("." + path.filename().string() + ".tmp-" + std::to_string(::getpid()));
-  file_system.remove(temporary);  // of a process with our number that was killed
-  try {
-    write(temporary);
-    file_system.rename(temporary, path);
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw;
-  }
-  file_system.sync_folder(folder);
 }
 
 }  // namespace accel::checkpoint
@@ -207,22 +191,29 @@ namespace accel::safetensors {
 void save_file(const TensorMap& tensors,
                const std::filesystem::path& path,
                const Metadata& metadata) {
-  checkpoint::FileSystem& file_system = checkpoint::real_file_system();
-  checkpoint::replace_file(file_system, path, [&](const std::filesystem::path& temporary) {
-    checkpoint::write_tensor_file(file_system, temporary, tensors, metadata);
-  });
+  Writer writer = or_throw(Writer::create(path, checkpoint::specs_of(tensors), metadata));
+  for (const TensorInfo& info : writer.header().tensors) {
+    const at::Tensor values = checkpoint::plain(tensors.at(info.name));
+    or_throw(writer.write(
+        info.name, {static_cast<const std::byte*>(values.const_data_ptr()), info.num_bytes()}));
+  }
+  or_throw(writer.publish());
 }
 
 TensorMap load_file(const std::filesystem::path& path) {
-  return checkpoint::read_tensor_file(path).tensors;
+  const Reader reader = or_throw(Reader::open(path));
+  TensorMap tensors;
+  for (const TensorInfo& info : reader.header().tensors) {
+    at::Tensor tensor = checkpoint::allocate(info);
+    or_throw(reader.read(info.name,
+                         {static_cast<std::byte*>(tensor.mutable_data_ptr()), info.num_bytes()}));
+    tensors.emplace(info.name, std::move(tensor));
+  }
+  return tensors;
 }
 
 Metadata load_metadata(const std::filesystem::path& path) {
-  const checkpoint::InputFile file(path);
-  Result<Header> header = read_header(file.fd());
-  if (!header)
-    throw std::move(header).error().while_doing("reading the header of " + path.string());
-  return std::move(header->metadata);
+  return or_throw(Reader::open(path)).header().metadata;
 }
 
 }  // namespace accel::safetensors

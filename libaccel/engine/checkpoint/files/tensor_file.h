@@ -3,7 +3,7 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -43,6 +43,7 @@ FileDigest write_tensor_file(FileSystem& file_system,
 
 // How a file describes `tensor`. Errors  kUnsupported, naming it as `name`: a dtype that the format lacks; no data.
 [[nodiscard]] safetensors::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor);
+[[nodiscard]] std::vector<safetensors::TensorSpec> specs_of(const safetensors::TensorMap& tensors);
 // The same of a tensor that need not have data.
 [[nodiscard]] safetensors::TensorSpec spec_of_shape(const std::string& name,
                                                     at::ScalarType dtype,
@@ -52,11 +53,5 @@ FileDigest write_tensor_file(FileSystem& file_system,
                                   at::DeviceType device = at::kCPU);
 // On the CPU, contiguous, no pending conjugation: its memory is what a file holds.
 [[nodiscard]] at::Tensor plain(const at::Tensor& tensor);
-
-// Calls write(temporary path), then gives the file the name `path` and makes that durable. The
-// temporary file is removed when something throws.
-void replace_file(FileSystem& file_system,
-                  const std::filesystem::path& path,
-                  const std::function<void(const std::filesystem::path& temporary)>& write);
 
 }  // namespace accel::checkpoint

@@ -13,11 +13,10 @@
 #include <system_error>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 #include <accel/result.h>
+#include <accel/safetensors_index.h>
 #include <accel/state.h>
 
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
@@ -29,9 +28,8 @@ namespace accel {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
-constexpr std::string_view kIndexName = "model.safetensors.index.json";
+constexpr std::string_view kIndexName = safetensors::kModelIndexName;
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
 // Files of one save, written under temporary names until publish().
@@ -77,41 +75,20 @@ class PendingFiles {
   std::vector<std::pair<fs::path, std::string>> files_;
 };
 
-std::string index_text(const std::vector<std::vector<std::string>>& shards,
-                       std::uint64_t total_bytes) {
-  json weight_map = json::object();
+safetensors::WeightMap files_of(const std::vector<std::vector<std::string>>& shards) {
+  safetensors::WeightMap files;
   for (size_t i = 0; i < shards.size(); ++i) {
     for (const std::string& name : shards[i])
-      weight_map[name] = checkpoint::shard_name(i, shards.size());
+      files[name] = checkpoint::shard_name(i, shards.size());
   }
-  return json{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", std::move(weight_map)}}
-             .dump(2) +
-         "\n";
+  return files;
 }
 
 // The shards that an index names, within its folder.
 std::vector<fs::path> shards_of_index(const fs::path& index) {
-  const json root =
-      json::parse(checkpoint::read_text_file(index).text, nullptr, /*allow_exceptions=*/false);
-  const auto fail = [&](const std::string& what) {
-    return Error(ErrorCode::kSafetensorsMismatch,
-                 index.string() + " " + what,
-                 "write the index and its shards again");
-  };
-  if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object()) {
-    throw fail("has no weight_map");
-  }
-  std::set<std::string> names;
-  for (const auto& [tensor, shard] : root["weight_map"].items()) {
-    if (!shard.is_string()) throw fail("gives no file for \"" + tensor + "\"");
-    const auto name = shard.get<std::string>();
-    if (fs::path(name).filename() != name || name.empty()) {
-      throw fail("names a file outside of its folder: \"" + name + "\"");
-    }
-    names.insert(name);
-  }
   std::vector<fs::path> paths;
-  for (const std::string& name : names) paths.push_back(index.parent_path() / name);
+  for (const std::string& name : or_throw(safetensors::files_of_index(index)))
+    paths.push_back(index.parent_path() / name);
   return paths;
 }
 
@@ -161,8 +138,9 @@ void save_model(const torch::nn::Module& module,
         file_system, files.add(checkpoint::shard_name(i, shards.size())), tensors, metadata);
   }
   if (shards.size() > 1) {
-    checkpoint::write_text_file(
-        file_system, files.add(std::string(kIndexName)), index_text(shards, total_bytes));
+    checkpoint::write_text_file(file_system,
+                                files.add(std::string(kIndexName)),
+                                or_throw(safetensors::index_text(files_of(shards), total_bytes)));
   }
   files.publish();
 }

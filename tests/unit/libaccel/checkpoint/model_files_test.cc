@@ -213,7 +213,7 @@ TEST_F(ModelFiles, IndexThatLeavesItsFolderIsRefused) {
   ThreeLayers net;
 
   EXPECT_THAT(error_of([&] { load_checkpoint_in_model(*net, folder_); }).message(),
-              HasSubstr("names a file outside of its folder"));
+              HasSubstr("the file of linear1.weight is no name of a file beside it"));
 }
 
 TEST_F(ModelFiles, FailedSaveLeavesTheEarlierFiles) {

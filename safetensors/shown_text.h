@@ -1,4 +1,4 @@
-// SafetensorsText: how names and shapes of a file that nobody vouches for are shown in errors.
+// ShownText: how names and shapes of a file that nobody vouches for are shown in errors.
 #pragma once
 
 #include <algorithm>

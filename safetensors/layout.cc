@@ -13,7 +13,7 @@
 
 #include <accel/safetensors.h>
 
-#include "runtime/safetensors_text.h"
+#include "safetensors/shown_text.h"
 
 namespace accel::safetensors {
 namespace {

@@ -1,47 +1,22 @@
-#include "checkpoint_tools/models/model_index.h"
-
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include <accel/error.h>
+#include <accel/safetensors_index.h>
 
 #include "runtime/printable.h"
-#include "runtime/text/text_file.h"
+#include "safetensors/hidden_file.h"
+#include "safetensors/model_json.h"
 
-namespace accel::launcher {
+namespace accel::safetensors {
+
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-
-constexpr std::size_t kMostJsonBytes = 256 << 20;  // an index of a million tensors has 100 MB
 
 }  // namespace
 
-Error model_file_error(ErrorCode code,
-                       const fs::path& path,
-                       const std::string& what,
-                       std::string remedy) {
-  return Error(code, printable(path.string()) + ": " + what, std::move(remedy));
-}
-
-Result<json> read_model_json(const fs::path& path) {
-  const auto text = read_text_file(path.string(), kMostJsonBytes, "the index or configuration");
-  if (!text) {
-    const Error& error = text.error();
-    return Error(error.code(),
-                 error.message(),
-                 "check that it is the model's file and that you may read it");
-  }
-  json document = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded())
-    return model_file_error(
-        ErrorCode::kConfigSyntax, path, "it is no JSON", "fetch the file again");
-  return document;
-}
-
-Result<std::map<std::string, std::string>> files_by_tensor(const fs::path& path) {
+Result<WeightMap> files_by_tensor(const fs::path& path) {
   auto index = read_model_json(path);
   if (!index) return std::move(index).error();
   const auto map = index->is_object() ? index->find("weight_map") : index->end();
@@ -55,7 +30,7 @@ Result<std::map<std::string, std::string>> files_by_tensor(const fs::path& path)
                             path,
                             "its weight_map is empty",
                             "fetch the index again: it names the file of each tensor");
-  std::map<std::string, std::string> files;
+  WeightMap files;
   for (const auto& item : map->items()) {
     const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
     if (file.empty() || fs::path(file).filename() != file)
@@ -77,4 +52,25 @@ Result<std::set<std::string>> files_of_index(const fs::path& path) {
   return files;
 }
 
-}  // namespace accel::launcher
+Result<std::string> index_text(const WeightMap& files, std::uint64_t total_bytes) {
+  const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", files}};
+  try {
+    return index.dump(2) + "\n";
+  } catch (const nlohmann::json::exception&) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a name of a tensor or of a file is not UTF-8",
+                 "rename it: an index is JSON");
+  }
+}
+
+Result<void> write_index(const fs::path& path, const WeightMap& files, std::uint64_t total_bytes) {
+  const auto text = index_text(files, total_bytes);
+  if (!text) return text.error();
+  return to_result([&] {
+    HiddenFile file(path, text->size());
+    file.write_at(0, *text);
+    file.publish();
+  });
+}
+
+}  // namespace accel::safetensors

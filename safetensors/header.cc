@@ -24,11 +24,11 @@
 
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <accel/safetensors.h>
 
-#include "runtime/safetensors_text.h"
+#include "runtime/read_fully.h"
+#include "safetensors/shown_text.h"
 
 namespace accel::safetensors {
 namespace {
@@ -272,16 +272,10 @@ Result<void> check_coverage(std::vector<TensorInfo>& tensors, std::uint64_t data
   return {};
 }
 
-Result<void> read_exactly(int fd, char* out, std::uint64_t size, std::uint64_t offset) {
-  while (size > 0) {
-    const ssize_t n = ::pread(fd, out, size, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Error(ErrorCode::kFileIo, "cannot read: " + errno_text(errno));
-    if (n == 0) return header_error("the file became shorter while it was read");
-    out += n;
-    offset += static_cast<std::uint64_t>(n);
-    size -= static_cast<std::uint64_t>(n);
-  }
+Result<void> read_exactly(int fd, std::span<std::byte> out, std::uint64_t offset) {
+  const FullRead read = read_fully(fd, out, offset);
+  if (read.error != 0) return Error(ErrorCode::kFileIo, "cannot read: " + errno_text(read.error));
+  if (read.bytes < out.size()) return header_error("the file became shorter while it was read");
   return {};
 }
 
@@ -341,15 +335,14 @@ Result<Header> read_header(int fd) {
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   std::array<std::byte, kPrefixBytes> prefix{};
   const size_t prefix_bytes = std::min<std::uint64_t>(kPrefixBytes, file_bytes);
-  if (auto read = read_exactly(fd, reinterpret_cast<char*>(prefix.data()), prefix_bytes, 0);
-      !read) {
+  if (auto read = read_exactly(fd, std::span(prefix).first(prefix_bytes), 0); !read) {
     return std::move(read).error();
   }
   const Result<std::uint64_t> length =
       header_length(std::span(prefix).first(prefix_bytes), file_bytes);
   if (!length) return length.error();
   std::string json(*length, '\0');
-  if (auto read = read_exactly(fd, json.data(), json.size(), kPrefixBytes); !read) {
+  if (auto read = read_exactly(fd, std::as_writable_bytes(std::span(json)), kPrefixBytes); !read) {
     return std::move(read).error();
   }
   return parse_header(json, file_bytes);
