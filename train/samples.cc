@@ -1,6 +1,7 @@
 #include "train/samples.h"
 
 #include <algorithm>
+#include <span>
 
 #include <ATen/Functions.h>
 
@@ -25,7 +26,8 @@ namespace {
 // Sample i lies in the file before whose end it is.
 class TokenSamples : public SampleSource {
  public:
-  TokenSamples(const std::vector<std::string>& paths, std::int64_t length) : length_(length) {
+  TokenSamples(const std::vector<std::string>& paths, std::int64_t length, std::int64_t num_tokens)
+      : length_(length), num_tokens_(num_tokens), paths_(paths) {
     for (const std::string& path : paths) {
       const TokenFile& file = files_.emplace_back(path);
       ends_.push_back((ends_.empty() ? 0 : ends_.back()) +
@@ -45,12 +47,26 @@ class TokenSamples : public SampleSource {
     at::Tensor tokens = at::empty({length_}, at::kLong);
     files_[file].read(static_cast<std::int64_t>(index - begin) * length_,
                       {tokens.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(length_)});
+    check({tokens.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(length_)}, file);
     return {tokens, tokens};
   }
   std::size_t size() const override { return ends_.back(); }
 
  private:
+  // An operator would say no more than that an index is out of range.
+  void check(std::span<const std::int64_t> tokens, std::size_t file) const {
+    const auto [least, most] = std::ranges::minmax_element(tokens);
+    if (num_tokens_ < 0 || (*least >= 0 && *most < num_tokens_)) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                printable(paths_[file]) + " has the token " +
+                    std::to_string(*least < 0 ? *least : *most) +
+                    ", and the model knows those from 0 to " + std::to_string(num_tokens_ - 1),
+                "tokenize with the tokenizer that belongs to the model");
+  }
+
   std::int64_t length_;
+  std::int64_t num_tokens_;
+  std::vector<std::string> paths_;
   std::vector<TokenFile> files_;
   std::vector<std::size_t> ends_;  // samples of this file and those before it
 };
@@ -106,9 +122,10 @@ class TableSamples : public SampleSource {
 
 Samples::Samples(const TrainSettings& settings,
                  const std::vector<std::string>& files,
-                 const std::vector<std::int64_t>& shape) {
+                 const std::vector<std::int64_t>& shape,
+                 std::int64_t num_tokens) {
   if (settings.task == "causal-lm") {
-    source_ = std::make_shared<TokenSamples>(files, settings.sequence_length);
+    source_ = std::make_shared<TokenSamples>(files, settings.sequence_length, num_tokens);
   } else {
     source_ = std::make_shared<TableSamples>(files, settings.label_column, shape);
   }

@@ -24,12 +24,15 @@ class SampleSource;
 
 class Samples {
  public:
-  // shape: of a sample of the model's first input, without the batch; -1: any size, at most once. Throws what reading the files
-  // throws; kInvalidArgument for files with no sample, and rows that do not fit the shape.
+  // shape: of a sample of the model's first input, without the batch; -1: any size, at most once. num_tokens: that the model knows;
+  // -1: it is not known. Throws what reading the files throws; kInvalidArgument for files with no sample, and rows that do not
+  // fit the shape.
   Samples(const TrainSettings& settings,
           const std::vector<std::string>& files,
-          const std::vector<std::int64_t>& shape);
+          const std::vector<std::int64_t>& shape,
+          std::int64_t num_tokens);
 
+  // Throws what reading throws; kInvalidArgument for a token that the model does not know.
   [[nodiscard]] torch::data::Example<> get(std::size_t index) const;
   [[nodiscard]] std::size_t size() const;
 

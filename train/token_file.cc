@@ -52,8 +52,7 @@ TokenLayout layout_of(int fd, const fs::path& path, std::uint64_t bytes) {
   throw Error(
       ErrorCode::kInvalidArgument,
       name + " is no file of tokens: its name ends with none of .npy, .safetensors and .bin",
-      "tokenize a text first, with the tokenizer of the model, and save the tokens with "
-      "numpy.save()");
+      "a text needs the tokenizer of its model: --tokenizer tokenizer.json");
 }
 
 template <typename Number>

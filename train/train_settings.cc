@@ -65,7 +65,8 @@ void add_data_flags(CLI::App& app, TrainSettings& settings) {
       ->capture_default_str();
   app.add_option("--data",
                  settings.data,
-                 "files: tokens as .npy, .safetensors or .bin; rows to classify as .csv")
+                 "files: tokens as .npy, .safetensors or .bin; text as .txt or .jsonl, with "
+                 "--tokenizer; rows to classify as .csv")
       ->required()
       ->check(CLI::ExistingFile)
       ->group(group);
@@ -89,6 +90,32 @@ void add_data_flags(CLI::App& app, TrainSettings& settings) {
       ->check(CLI::Range(0, 1024))
       ->group(group)
       ->capture_default_str();
+}
+
+void add_text_flags(CLI::App& app, TrainSettings& settings) {
+  const std::string group = "Text";
+  app.add_option("--tokenizer",
+                 settings.tokenizer,
+                 "a tokenizer.json: files of text become tokens, once, before workers start")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  app.add_option("--end_of_text",
+                 settings.end_of_text,
+                 "the token behind each document, or none; else the tokenizer's own")
+      ->group(group);
+  app.add_option("--text_field", settings.text_field, "the text in a line of .jsonl")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--tokens_dir",
+                 settings.tokens_dir,
+                 "where tokens of texts are kept for the next run; else tokens in the project")
+      ->group(group);
+  app.add_option(
+         "--python", settings.python, "with the library tokenizers; else the one of a launch")
+      ->group(group);
+  // For the workers, from the launcher.
+  app.add_option("--tokenized_data", settings.tokenized_data)->group("");
+  app.add_option("--tokenized_eval_data", settings.tokenized_eval_data)->group("");
 }
 
 void add_training_flags(CLI::App& app, TrainSettings& settings) {
@@ -198,6 +225,7 @@ void add_flags(CLI::App& app, TrainSettings& settings) {
          "--weights", settings.weights, "a .safetensors file with the values of its parameters")
       ->check(CLI::ExistingFile);
   add_data_flags(app, settings);
+  add_text_flags(app, settings);
   add_training_flags(app, settings);
   add_run_flags(app, settings);
   app.config_formatter(std::make_shared<YamlConfig>());

@@ -19,6 +19,14 @@ struct TrainSettings {
   std::string task = "causal-lm";  // or classification
   std::vector<std::string> data;
   std::vector<std::string> eval_data;
+  std::string tokenizer;    // of files of text: a tokenizer.json; empty: there are none
+  std::string end_of_text;  // behind each document: a token, or none; empty: the tokenizer's own
+  std::string text_field = "text";  // of a line of .jsonl
+  std::string tokens_dir;           // of texts; empty: tokens in project_dir
+  std::string python;               // that has `tokenizers`; empty: the launcher's
+  // What `accel train` made of data and eval_data with a tokenizer: the same files, with tokens in place of texts.
+  std::vector<std::string> tokenized_data;
+  std::vector<std::string> tokenized_eval_data;
   std::int64_t sequence_length = 128;  // causal-lm: tokens of a sample
   std::string label_column = "label";  // classification: of a CSV file
   std::int64_t batch_size = 8;         // of each process
@@ -47,6 +55,13 @@ struct TrainSettings {
   std::string metrics_file;  // empty: metrics.jsonl in project_dir
   bool resume = false;
   bool overwrite = false;
+
+  [[nodiscard]] const std::vector<std::string>& training_files() const {
+    return tokenized_data.empty() ? data : tokenized_data;
+  }
+  [[nodiscard]] const std::vector<std::string>& evaluation_files() const {
+    return tokenized_eval_data.empty() ? eval_data : tokenized_eval_data;
+  }
 };
 
 // Makes the flags that write into `settings`, which must outlive `app`.

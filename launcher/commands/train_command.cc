@@ -4,8 +4,10 @@
 #include <iterator>
 
 #include "launcher/commands/libaccel_program.h"
+#include "launcher/commands/tokenize/text_tokens.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/launch/cmd_launch.h"
+#include "launcher/system/own_environment.h"
 #include "train/train_settings.h"
 
 namespace accel::launcher {
@@ -21,6 +23,20 @@ constexpr const char* kSummary =
 std::vector<std::string>::const_iterator find_model(const std::vector<std::string>& arguments) {
   return std::ranges::find_if(arguments,
                               [](const std::string& word) { return word.ends_with(".pt2"); });
+}
+
+// Shows what would be launched, and makes nothing.
+bool is_dry_run(const std::vector<std::string>& launch_flags) {
+  return std::ranges::any_of(
+      launch_flags, [](const std::string& word) { return with_underscores(word) == "--dry_run"; });
+}
+
+void append_files(std::vector<std::string>& words,
+                  const char* flag,
+                  const std::vector<std::string>& files) {
+  if (files.empty()) return;
+  words.emplace_back(flag);
+  words.insert(words.end(), files.begin(), files.end());
 }
 
 }  // namespace
@@ -53,8 +69,13 @@ int train_command(const std::vector<std::string>& arguments) {
   }
   const auto program = find_libaccel_program(kProgram);
   if (!program) return print_error(kTrain, program.error());
-  const auto words = train_launch(arguments, *program);
+  auto words = train_launch(arguments, *program);
   if (!words) return print_error(kTrain, words.error());
+  if (is_dry_run({arguments.begin(), model})) return cmd_launch(*words);
+  if (const auto tokenized = tokenize_texts(settings, own_environment()); !tokenized)
+    return print_error(kTrain, tokenized.error());
+  append_files(*words, "--tokenized_data", settings.tokenized_data);
+  append_files(*words, "--tokenized_eval_data", settings.tokenized_eval_data);
   return cmd_launch(*words);
 }
 

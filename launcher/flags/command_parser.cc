@@ -62,8 +62,9 @@ CommandRecorder::~CommandRecorder() {
 
 CommandDescription description_of(std::string_view command, const CLI::App& app) {
   CommandDescription description = {std::string(command), app.get_description(), {}};
-  for (const CLI::Option* option : app.get_options())
-    description.options.push_back(described(*option));
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_group().empty()) description.options.push_back(described(*option));
+  }
   std::stable_partition(description.options.begin(),
                         description.options.end(),
                         [](const CommandOption& option) { return option.is_flag(); });

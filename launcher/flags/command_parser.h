@@ -35,7 +35,7 @@ class CommandParser {
 // A flag as it is spelled with underscores: "--config-file=a-b" -> "--config_file=a-b". Other words stay.
 [[nodiscard]] std::string with_underscores(std::string word);
 
-// What the help of an application of CLI11 shows, in the form of the other commands. `command` is "config
+// What the help of an application of CLI11 shows, in the form of the other commands: not the options without a group. `command` is "config
 // default".
 [[nodiscard]] CommandDescription description_of(std::string_view command, const CLI::App& app);
 

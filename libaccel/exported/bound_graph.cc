@@ -2,6 +2,7 @@
 // out of it. Tensors that the graph returns as new values of buffers are copied into them at the end, as Python does.
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -82,34 +83,62 @@ void BoundGraph::move_constants(const at::TensorOptions& options, bool non_block
   }
 }
 
-const TensorShape* BoundGraph::input_shape(const std::string& name) const {
+const InputSpec& BoundGraph::user_input(const std::string& name) const {
   const auto is_it = [&](const InputSpec& input) {
     return input.kind == InputSpec::Kind::kUser && input.target == name;
   };
   const auto found = std::ranges::find_if(graph_.inputs, is_it);
-  if (found == graph_.inputs.end()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "there is no input " + printable(name) + ", but " + printable(joined(input_names(), ", ")));
-  }
-  const auto shape = graph_.graph.input_shapes.find(found->id);
-  return shape == graph_.graph.input_shapes.end() ? nullptr : &shape->second;
+  if (found != graph_.inputs.end()) return *found;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "there is no input " + printable(name) + ", but " + printable(joined(input_names(), ", ")));
 }
 
 std::optional<at::ScalarType> BoundGraph::input_dtype(const std::string& name) const {
-  const TensorShape* const shape = input_shape(name);
-  return shape == nullptr ? std::nullopt : scalar_type_of(shape->dtype);
+  const auto shape = graph_.graph.input_shapes.find(user_input(name).id);
+  return shape == graph_.graph.input_shapes.end() ? std::nullopt
+                                                  : scalar_type_of(shape->second.dtype);
 }
 
-std::vector<std::int64_t> BoundGraph::input_sizes(const std::string& name) const {
+std::vector<std::int64_t> BoundGraph::sizes_of(ValueId input) const {
   std::vector<std::int64_t> sizes;
-  const TensorShape* const shape = input_shape(name);
-  if (shape == nullptr) return sizes;
-  for (const Dimension& dimension : shape->sizes) {
+  const auto shape = graph_.graph.input_shapes.find(input);
+  if (shape == graph_.graph.input_shapes.end()) return sizes;
+  for (const Dimension& dimension : shape->second.sizes) {
     const auto* const number = std::get_if<std::int64_t>(&dimension);
     sizes.push_back(number == nullptr ? -1 : *number);
   }
   return sizes;
+}
+
+std::vector<std::int64_t> BoundGraph::input_sizes(const std::string& name) const {
+  return sizes_of(user_input(name).id);
+}
+
+// The input goes into the table itself, or through operators that only give it another shape or type.
+std::int64_t BoundGraph::index_limit(const std::string& name) const {
+  static const std::set<std::string> kSameNumbers = {"torch.ops.aten.view.default",
+                                                     "torch.ops.aten.reshape.default",
+                                                     "torch.ops.aten.contiguous.default",
+                                                     "torch.ops.aten.to.dtype",
+                                                     "torch.ops.aten.to.device",
+                                                     "torch.ops.aten._to_copy.default"};
+  const auto id_of = [](const NamedArgument& argument) {
+    const auto* const value = std::get_if<ValueArgument>(&argument.value);
+    return value == nullptr ? kNoValue : value->id;
+  };
+  std::set<ValueId> same = {user_input(name).id};
+  for (const Node& node : graph_.graph.nodes) {
+    if (node.inputs.empty()) continue;
+    if (node.target == "torch.ops.aten.embedding.default" && node.inputs.size() > 1 &&
+        same.contains(id_of(node.inputs[1]))) {
+      const std::vector<std::int64_t> table = sizes_of(id_of(node.inputs[0]));
+      if (!table.empty()) return table.front();
+    }
+    if (!kSameNumbers.contains(node.target) || !same.contains(id_of(node.inputs[0]))) continue;
+    for (const NodeOutput& output : node.outputs) same.insert(output.ids.begin(), output.ids.end());
+  }
+  return -1;
 }
 
 std::vector<std::string> BoundGraph::input_names() const {

@@ -51,6 +51,10 @@ std::optional<at::ScalarType> ExportedModelImpl::input_dtype(const std::string& 
   return model_->graph(is_training()).input_dtype(name);
 }
 
+std::int64_t ExportedModelImpl::index_limit(const std::string& name) const {
+  return model_->graph(is_training()).index_limit(name);
+}
+
 std::vector<std::string> ExportedModelImpl::input_names() const {
   return model_->graph(is_training()).input_names();
 }

@@ -41,6 +41,7 @@ class BoundGraph {
   [[nodiscard]] std::vector<std::int64_t> input_sizes(const std::string& name) const;
   // std::nullopt: no tensor. Throws the same.
   [[nodiscard]] std::optional<at::ScalarType> input_dtype(const std::string& name) const;
+  [[nodiscard]] std::int64_t index_limit(const std::string& name) const;
   // The values of inputs that the caller gives.
   [[nodiscard]] const std::vector<ValueId>& user_values() const noexcept { return user_values_; }
 
@@ -59,10 +60,11 @@ class BoundGraph {
     std::optional<TensorPlace> place;
     at::Tensor constant;
   };
-  // nullptr: no tensor.
-  [[nodiscard]] const TensorShape* input_shape(const std::string& name) const;
   void load_tensors(Frame& frame) const;
   void write_back(const Frame& frame, const std::vector<c10::IValue>& inputs) const;
+  [[nodiscard]] const InputSpec& user_input(const std::string& name) const;
+  // -1: any. Empty for what is no tensor that the graph takes.
+  [[nodiscard]] std::vector<std::int64_t> sizes_of(ValueId input) const;
   [[nodiscard]] c10::IValue output_value(std::size_t output, const Frame& frame) const;
 
   ExportedGraph graph_;

@@ -22,16 +22,16 @@ torch.set_num_threads(1)
 
 
 class Language(nn.Module):
-    def __init__(self):
+    def __init__(self, vocabulary=VOCABULARY):
         super().__init__()
         torch.manual_seed(1)
-        self.embedding = nn.Embedding(VOCABULARY, 32)
+        self.embedding = nn.Embedding(vocabulary, 32)
         self.hidden = nn.Linear(32, 64)
-        self.head = nn.Linear(64, VOCABULARY)
+        self.head = nn.Linear(64, vocabulary)
 
     def forward(self, input_ids, labels):
         logits = self.head(torch.tanh(self.hidden(self.embedding(input_ids))))
-        loss = nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY), labels[:, 1:].reshape(-1))
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].reshape(-1))
         return {"loss": loss, "logits": logits}
 
 
@@ -209,7 +209,7 @@ class TrainCommand(unittest.TestCase):
             (["train.py"], "ends with .pt2"),
             ([language], "--data is required"),
             ([language, "--data", self.folder / "short.npy"], "says that it has"),
-            ([language, "--data", self.folder / "text.txt"], "tokenize a text first"),
+            ([language, "--data", self.folder / "text.txt"], "--tokenizer tokenizer.json"),
             ([language, "--data", tokens, "--sequence_length", 100000], "shorter --sequence_length"),
             ([language, "--data", tokens, "--sequence_length", LENGTH + 1], "input_ids"),
             ([language, "--data", tokens, "--lr", "nan"], "not a number: nan"),

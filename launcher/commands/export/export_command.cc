@@ -1,23 +1,21 @@
 #include "launcher/commands/export/export_command.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "launcher/commands/export/export_script.h"
+#include "launcher/commands/python/python_script.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/system/own_environment.h"
-#include "launcher/system/program_output.h"
-#include "launcher/workers/script.h"
 #include "runtime/printable.h"
 
 namespace accel::launcher {
 namespace {
 
 constexpr const char* kExport = "export";
+constexpr const char* kExportingPython = "the exporting Python";
 // A model of many billions of parameters takes an hour or more; nobody waits for ever without seeing it.
 constexpr std::chrono::hours kExportLimit{24};
 
@@ -92,84 +90,51 @@ void add_file_options(CLI::App& app, ExportArguments& arguments) {
       "--python", arguments.python, "the Python to run; that of a launch where it is not given");
 }
 
-std::string request_of(const ExportArguments& arguments) {
-  const nlohmann::json request = {{"model", arguments.model},
-                                  {"output", arguments.output},
-                                  {"task", arguments.task},
-                                  {"loss", arguments.loss},
-                                  {"dynamic", arguments.dynamic},
-                                  {"weights", arguments.weights},
-                                  {"random_weights", arguments.random_weights},
-                                  {"seed", arguments.seed},
-                                  {"batch_size", arguments.batch_size},
-                                  {"sequence_length", arguments.sequence_length},
-                                  {"attention_mask", arguments.attention_mask},
-                                  {"dropout", !arguments.no_dropout},
-                                  {"trust_remote_code", arguments.trust_remote_code}};
-  return request.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+nlohmann::json request_of(const ExportArguments& arguments) {
+  return {{"model", arguments.model},
+          {"output", arguments.output},
+          {"task", arguments.task},
+          {"loss", arguments.loss},
+          {"dynamic", arguments.dynamic},
+          {"weights", arguments.weights},
+          {"random_weights", arguments.random_weights},
+          {"seed", arguments.seed},
+          {"batch_size", arguments.batch_size},
+          {"sequence_length", arguments.sequence_length},
+          {"attention_mask", arguments.attention_mask},
+          {"dropout", !arguments.no_dropout},
+          {"trust_remote_code", arguments.trust_remote_code}};
 }
 
-Result<std::string> chosen_python(const std::string& named, EnvMap environment) {
-  if (named.empty()) return find_python(environment);
-  environment["PYTHON_EXEC"] = named;
-  auto python = find_python(environment);
-  if (python) return python;
-  return Error(ErrorCode::kScriptNotExecutable,
-               "--python is " + printable(named) + ", which cannot be executed",
-               "name a Python that has torch and the library of the model");
-}
-
-ErrorCode code_of(std::string_view id) {
-  for (int i = 0; i < static_cast<int>(ErrorCode::kCount_); ++i) {
-    const auto code = static_cast<ErrorCode>(i);
-    if (error_info(code).id == id) return code;
-  }
-  return ErrorCode::kInternal;
-}
-
-std::string text_at(const nlohmann::json& values, const char* key) {
-  const auto found = values.find(key);
-  if (found == values.end()) return "";
-  return found->is_string() ? found->get<std::string>() : found->dump();
-}
-
-Result<std::string> run_export(const ExportArguments& arguments) {
-  const EnvMap environment = own_environment();
-  const auto python = chosen_python(arguments.python, environment);
-  if (!python) return python.error();
-  const std::string script(export_script());
-  const auto output =
-      run_program({*python, "-c", script, request_of(arguments)}, environment, kExportLimit);
-  if (!output) return output.error();
-  auto report = export_report(output->out, output->exit_code);
-  if (!report) {
-    Error error = std::move(report).error();
-    return std::move(
-        error.while_doing("exporting " + printable(arguments.model) + " with " + *python));
-  }
-  return printable(arguments.output) + ": " + *report;
-}
-
-}  // namespace
-
-Result<std::string> export_report(std::string_view output, int exit_code) {
-  const auto answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
-  if (answer.is_object() && answer.contains("error")) {
-    const auto& error = answer["error"];
-    return Error(code_of(text_at(error, "id")),
-                 printable(text_at(error, "message")),
-                 printable(text_at(error, "remedy")));
-  }
-  if (exit_code != 0 || !answer.is_object() || !answer.contains("done"))
-    return Error(ErrorCode::kWorkerFailed,
-                 "the exporting Python ended with " + std::to_string(exit_code) + " and no answer",
-                 "read its last lines above");
-  const auto& facts = answer["done"];
+std::string report_of(const nlohmann::json& facts) {
   const auto differences = facts.value("differences", nlohmann::json::object());
   return text_at(facts, "class") + " with " + text_at(facts, "parameters") +
          " parameters; its largest differences from the module: " + text_at(differences, "eval") +
          " in eval(), " + text_at(differences, "train") + " in train(), " +
          text_at(differences, "gradients") + " in the gradients";
+}
+
+Result<std::string> run_export(const ExportArguments& arguments) {
+  const EnvMap environment = own_environment();
+  const auto python =
+      choose_python(arguments.python, environment, "torch and the library of the model");
+  if (!python) return python.error();
+  auto facts = run_script(
+      *python, export_script(), request_of(arguments), environment, kExportLimit, kExportingPython);
+  if (!facts) {
+    Error error = std::move(facts).error();
+    return std::move(
+        error.while_doing("exporting " + printable(arguments.model) + " with " + *python));
+  }
+  return printable(arguments.output) + ": " + report_of(*facts);
+}
+
+}  // namespace
+
+Result<std::string> export_report(std::string_view output, int exit_code) {
+  const auto facts = script_answer(output, exit_code, kExportingPython);
+  if (!facts) return facts.error();
+  return report_of(*facts);
 }
 
 int export_command(const std::vector<std::string>& words) {

@@ -133,6 +133,9 @@ class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module, public NonPersi
   // The dtype that it was exported with; std::nullopt for what is no tensor. Throws the same. Models that were moved to another dtype,
   // and those under autocast, may take others of its kind.
   [[nodiscard]] std::optional<at::ScalarType> input_dtype(const std::string& name) const;
+  // The rows of the table (aten.embedding) that an input of whole numbers is looked up in: what it holds is below. -1: none is known.
+  // Throws as input_sizes().
+  [[nodiscard]] std::int64_t index_limit(const std::string& name) const;
 
   // One call of the submodule at this path ("model.layers.0"); "model.layers.0@1" is its second one. Throws kInvalidArgument
   // when no node belongs to it.

@@ -37,6 +37,8 @@ EXEMPT = {
     "accel-agent --state-dir /var/lib/accel": "runs until it is stopped; the agent's tests start it",
     "accel train --num_processes 2 llama.pt2 --data tokens.npy --sequence_length 512 --batch_size 8 --num_epochs 1 --lr 3e-4":
         "needs a model; tests/peer/train_command.py runs it with smaller ones",
+    "accel train gpt2.pt2 --data book.txt news.jsonl --tokenizer tokenizer.json --sequence_length 512":
+        "needs a model and a tokenizer; tests/peer/train_text.py makes both",
     "cpack --config build/CPackConfig.cmake -B packages": "tests/integration/package runs it with a folder of its own",
     "sudo apt install ./packages/accel_0.1.0_amd64.deb": "tests/integration/package installs it into a root of its own",
 }
