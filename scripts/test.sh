@@ -190,7 +190,7 @@ tsan_part() { local name=$1; shift; echo "--- tsan: $name"; TSAN_OPTIONS=halt_on
 asan() {
   cmake --preset asan >/dev/null || return 1
   take_turns asan_part \
-    '2 runtime -- runtime_test' \
+    '2 runtime -- runtime_test safetensors_test train_files_test' \
     '3 supervisor accel-shim -- supervisor_test' \
     '3 launcher accel-launch accel-shim -- launcher_test' \
     '3 coordinator -- coordinator_test' \

@@ -3,7 +3,8 @@
 //
 //   causal-lm        data: sequence_length tokens (int64); target: the same ones. The samples of a file lie one behind the other;
 //                    what is left at its end is no sample
-//   classification   data: the numbers of a row (float32), in the shape of the model's input; target: its class (int64)
+//   classification   data: the numbers of a row of .csv or .npy (float32), in the shape of the model's input; target: its class
+//                    (int64). Those of .npy are read as they are asked for, scaled and normalized: (x / scale - mean) / std
 //
 // Threads:  get() may be called by many at once.
 #pragma once
@@ -24,11 +25,12 @@ class SampleSource;
 
 class Samples {
  public:
-  // shape: of a sample of the model's first input, without the batch; -1: any size, at most once. num_tokens: that the model knows;
+  // labels: of .npy files to classify, one for each. shape: of a sample of the model's first input, without the batch; -1: any size, at most once. num_tokens: that the model knows;
   // -1: it is not known. Throws what reading the files throws; kInvalidArgument for files with no sample, and rows that do not
   // fit the shape.
   Samples(const TrainSettings& settings,
           const std::vector<std::string>& files,
+          const std::vector<std::string>& labels,
           const std::vector<std::int64_t>& shape,
           std::int64_t num_tokens);
 

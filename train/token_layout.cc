@@ -1,22 +1,22 @@
 #include "train/token_layout.h"
 
-#include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "runtime/printable.h"
+#include "train/npy_header.h"
 
 namespace accel::train {
 namespace {
 
+constexpr std::string_view kKinds =
+    "give token files as .npy, .safetensors, .bin with .idx of Megatron-LM, or .bin of 16-bit "
+    "tokens";
+
 Error unreadable(const std::string& name, const std::string& reason) {
-  return Error(ErrorCode::kInvalidArgument,
-               name + " " + reason,
-               "give token files as .npy, .safetensors, .bin with .idx of Megatron-LM, or .bin of "
-               "16-bit tokens");
+  return Error(ErrorCode::kInvalidArgument, name + " " + reason, std::string(kKinds));
 }
 
 template <typename Number>
@@ -26,49 +26,19 @@ Number number_at(std::string_view bytes, std::size_t offset) {
   return number;
 }
 
-// What stands behind 'key': in the dictionary, up to a comma that is in no brackets, or the end.
-std::optional<std::string_view> entry_of(std::string_view dictionary, std::string_view key) {
-  const std::string quoted = "'" + std::string(key) + "':";
-  const std::size_t found = dictionary.find(quoted);
-  if (found == std::string_view::npos) return std::nullopt;
-  std::string_view rest = dictionary.substr(found + quoted.size());
-  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
-  const char closing = rest.starts_with('(') ? ')' : ',';
-  const std::size_t end = rest.find(closing);
-  if (end == std::string_view::npos) return std::nullopt;
-  return rest.substr(0, closing == ')' ? end + 1 : end);
-}
-
 std::optional<TokenType> type_of_descr(std::string_view descr) {
-  constexpr std::pair<std::string_view, TokenType> kTypes[] = {{"'|u1'", TokenType::kU8},
-                                                               {"'|i1'", TokenType::kI8},
-                                                               {"'<u2'", TokenType::kU16},
-                                                               {"'<i2'", TokenType::kI16},
-                                                               {"'<u4'", TokenType::kU32},
-                                                               {"'<i4'", TokenType::kI32},
-                                                               {"'<u8'", TokenType::kU64},
-                                                               {"'<i8'", TokenType::kI64}};
+  constexpr std::pair<std::string_view, TokenType> kTypes[] = {{"|u1", TokenType::kU8},
+                                                               {"|i1", TokenType::kI8},
+                                                               {"<u2", TokenType::kU16},
+                                                               {"<i2", TokenType::kI16},
+                                                               {"<u4", TokenType::kU32},
+                                                               {"<i4", TokenType::kI32},
+                                                               {"<u8", TokenType::kU64},
+                                                               {"<i8", TokenType::kI64}};
   for (const auto& [text, type] : kTypes) {
     if (text == descr) return type;
   }
   return std::nullopt;
-}
-
-// The product of "(3, 4)", "(5,)" or "()"; nothing for what is none, or too large.
-std::optional<std::uint64_t> count_of_shape(std::string_view shape) {
-  std::uint64_t count = 1;
-  std::size_t at = 1;
-  while (at < shape.size() && shape[at] != ')') {
-    if (shape[at] == ' ' || shape[at] == ',') {
-      ++at;
-      continue;
-    }
-    std::uint64_t size = 0;
-    const auto [end, error] = std::from_chars(shape.data() + at, shape.data() + shape.size(), size);
-    if (error != std::errc() || __builtin_mul_overflow(count, size, &count)) return std::nullopt;
-    at = static_cast<std::size_t>(end - shape.data());
-  }
-  return count;
 }
 
 Result<TokenLayout> fitting(TokenLayout layout, std::uint64_t bytes, const std::string& name) {
@@ -128,30 +98,13 @@ std::size_t bytes_of(TokenType type) noexcept {
 Result<TokenLayout> npy_layout(std::string_view head,
                                std::uint64_t file_bytes,
                                const std::string& name) {
-  constexpr std::string_view kMagic = "\x93NUMPY";
-  constexpr std::size_t kShort = 10;  // magic, version, length of 16 bits
-  constexpr std::size_t kLong = 12;   // of 32 bits, from version 2 on
-  if (head.size() < kLong || !head.starts_with(kMagic)) return unreadable(name, "is no .npy file");
-  const bool is_first = head[kMagic.size()] == 1;
-  const std::size_t begin = is_first ? kShort : kLong;
-  const std::size_t length = is_first ? number_at<std::uint16_t>(head, kShort - 2)
-                                      : number_at<std::uint32_t>(head, kShort - 2);
-  if (length > head.size() - begin)
-    return unreadable(name,
-                      "has a header of " + std::to_string(length) + " bytes: it is cut or damaged");
-  const std::string_view dictionary = head.substr(begin, length);
-  const auto descr = entry_of(dictionary, "descr");
-  const auto order = entry_of(dictionary, "fortran_order");
-  const auto shape = entry_of(dictionary, "shape");
-  if (!descr || !order || !shape)
-    return unreadable(name, "has a header without descr, fortran_order or shape");
-  const auto type = type_of_descr(*descr);
+  const auto header = read_npy_header(head, name, std::string(kKinds));
+  if (!header) return header.error();
+  const auto type = type_of_descr(header->descr);
   if (!type)
-    return unreadable(name, "holds " + printable(std::string(*descr)) + ", expected whole numbers");
-  if (*order != "False") return unreadable(name, "is in Fortran's order, expected that of C");
-  const auto count = count_of_shape(*shape);
-  if (!count) return unreadable(name, "has the shape " + printable(std::string(*shape)));
-  return fitting({.type = *type, .offset = begin + length, .count = *count}, file_bytes, name);
+    return unreadable(name, "holds " + printable(header->descr) + ", expected whole numbers");
+  return fitting(
+      {.type = *type, .offset = header->offset, .count = header->count}, file_bytes, name);
 }
 
 Result<TokenLayout> megatron_layout(std::string_view index,

@@ -1,11 +1,11 @@
 // TokenLayout: where the tokens of a file lie, and how wide they are, read out of its first bytes.
 //
-//   .npy           \x93NUMPY, version, length, a dictionary of Python: whole numbers, little-endian, in C order
+//   .npy           train/npy_header.h: whole numbers, little-endian, in C order
 //   .idx           MMIDIDX, the index of Megatron-LM beside a .bin: its type, and how many tokens its sequences have
 //   .safetensors   accel/safetensors.h: the tensor `tokens`, else `input_ids`, else the only one of whole numbers
 //
 // Threads:  pure functions. Nothing of a file is believed: sizes are compared with the file's.
-// Source:   numpy/lib/format.py; megatron/core/datasets/indexed_dataset.py.
+// Source:   megatron/core/datasets/indexed_dataset.py.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,6 @@ struct TokenLayout {
   std::uint64_t offset = 0;  // bytes from the start of the file
   std::uint64_t count = 0;   // tokens
 };
-
-// The first bytes of a .npy file that suffice for any header that NumPy writes.
-inline constexpr std::size_t kNpyHeadBytes = 4096;
 
 // Errors of all: kInvalidArgument, with `name`, for what is no such file, holds no whole numbers, or is shorter than it says.
 [[nodiscard]] Result<TokenLayout> npy_layout(std::string_view head,

@@ -66,7 +66,7 @@ void add_data_flags(CLI::App& app, TrainSettings& settings) {
   app.add_option("--data",
                  settings.data,
                  "files: tokens as .npy, .safetensors or .bin; text as .txt or .jsonl, with "
-                 "--tokenizer; rows to classify as .csv")
+                 "--tokenizer; rows or images to classify as .csv or .npy")
       ->required()
       ->check(CLI::ExistingFile)
       ->group(group);
@@ -80,6 +80,29 @@ void add_data_flags(CLI::App& app, TrainSettings& settings) {
   app.add_option("--label_column", settings.label_column, "the column of a .csv with the class")
       ->group(group)
       ->capture_default_str();
+  app.add_option(
+         "--labels", settings.labels, ".npy files with the classes, one for each .npy of --data")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  app.add_option("--eval_labels", settings.eval_labels, "the same for --eval_data")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  app.add_option("--scale", settings.scale, "numbers of .npy to classify are divided by it")
+      ->check(finite())
+      ->check(CLI::PositiveNumber)
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--mean", settings.mean, "taken off after that: one, or one for each channel")
+      ->check(finite())
+      ->group(group);
+  app.add_option("--std", settings.stddev, "then the numbers are divided by it, as by --mean")
+      ->check(finite())
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  app.add_flag("--channels_last",
+               settings.channels_last,
+               "images of .npy are height, width, channels; the model takes channels first")
+      ->group(group);
   app.add_option("--batch_size", settings.batch_size, "samples a batch and process")
       ->check(CLI::Range(1, kMost))
       ->group(group)

@@ -27,9 +27,15 @@ struct TrainSettings {
   // What `accel train` made of data and eval_data with a tokenizer: the same files, with tokens in place of texts.
   std::vector<std::string> tokenized_data;
   std::vector<std::string> tokenized_eval_data;
-  std::int64_t sequence_length = 128;  // causal-lm: tokens of a sample
-  std::string label_column = "label";  // classification: of a CSV file
-  std::int64_t batch_size = 8;         // of each process
+  std::int64_t sequence_length = 128;    // causal-lm: tokens of a sample
+  std::string label_column = "label";    // classification: of a CSV file
+  std::vector<std::string> labels;       // classification: of .npy files, one for each of `data`
+  std::vector<std::string> eval_labels;  // of eval_data
+  double scale = 1.0;                    // numbers of .npy are divided by it
+  std::vector<double> mean;     // then these are taken off, one for each channel or one for all,
+  std::vector<double> stddev;   // and the rest is divided by these
+  bool channels_last = false;   // samples of .npy are height, width, channels
+  std::int64_t batch_size = 8;  // of each process
   int num_workers = 0;
   bool keeps_order = false;  // of the samples, in training
 

@@ -100,11 +100,11 @@ class Run {
         call_(net_->input_names(), settings.task == "causal-lm"),
         model_(accelerator_.prepare(net_)),
         optimizer_(accelerator_.prepare(make_optimizer(settings, *net_))),
-        loader_(
-            accelerator_.prepare(samples_of(settings.training_files(), !settings.keeps_order))) {
+        loader_(accelerator_.prepare(
+            samples_of(settings.training_files(), settings.labels, !settings.keeps_order))) {
     if (!settings.evaluation_files().empty())
-      eval_loader_ =
-          accelerator_.prepare(samples_of(settings.evaluation_files(), /*is_shuffled=*/false));
+      eval_loader_ = accelerator_.prepare(
+          samples_of(settings.evaluation_files(), settings.eval_labels, /*is_shuffled=*/false));
     // prepare() steps it once for each process: the steps of the schedule are those of all of them.
     const std::int64_t ranks = accelerator_.num_processes();
     scheduler_ = accelerator_.prepare(
@@ -125,9 +125,12 @@ class Run {
   }
 
  private:
-  Loader samples_of(const std::vector<std::string>& files, bool is_shuffled) {
+  Loader samples_of(const std::vector<std::string>& files,
+                    const std::vector<std::string>& labels,
+                    bool is_shuffled) {
     return Loader(Samples(settings_,
                           files,
+                          labels,
                           sample_shape(net_, call_.sample_input()),
                           net_->index_limit(call_.sample_input())),
                   {.batch_size = settings_.batch_size,

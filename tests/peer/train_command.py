@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -52,6 +53,16 @@ class Digits(nn.Module):
         return self.net(x / 16)
 
 
+class Colors(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+
+    def forward(self, x):
+        return self.net(x)
+
+
 def export(model, inputs, path):
     batch = torch.export.Dim("batch", min=1, max=4096)
     program = torch.export.export(model.train(), inputs, strict=False, dynamic_shapes=tuple({0: batch} for _ in inputs))
@@ -68,6 +79,7 @@ class TrainCommand(unittest.TestCase):
         export(Language(), (ids, ids.clone()), cls.files / "language.pt2")
         export(Logits(), (ids,), cls.files / "logits.pt2")
         export(Digits(), (torch.zeros(2, 1, 8, 8),), cls.files / "digits.pt2")
+        export(Colors(), (torch.zeros(2, 3, 8, 8),), cls.files / "colors.pt2")
         tokens = numpy.random.default_rng(3).integers(0, VOCABULARY, 40 * LENGTH + 5)
         numpy.save(cls.files / "tokens.npy", tokens.astype(numpy.uint16))
         numpy.save(cls.files / "eval.npy", tokens[: 7 * LENGTH].astype(numpy.int64))
@@ -199,6 +211,114 @@ class TrainCommand(unittest.TestCase):
                             self.folder / "test.csv", "--num_epochs", 12, "--lr", "5e-3", "--batch_size", 16,
                             launch=["--num_processes", "2"])
         self.assertGreater(rows[-1]["eval_accuracy"], 0.9)
+
+    def digits(self):
+        """Values and classes."""
+        table = numpy.loadtxt(SOURCE / "examples/data/digits.csv", delimiter=",", dtype=numpy.int64)[:200]
+        return table[:, :64], table[:, 64]
+
+    def save(self, name, values):
+        numpy.save(self.folder / name, values)
+        return self.folder / name
+
+    def classified(self, model, *words, launch=(), project="run"):
+        rows = self.trained(self.files / model, "--task", "classification", "--batch_size", 8, "--no_shuffle", "--lr", "1e-3", "--log_steps", 1,
+                            *words, launch=launch, project=project)
+        return [row["loss"] for row in rows if "loss" in row], [row["eval_accuracy"] for row in rows if "eval_accuracy" in row]
+
+    def losses_of(self, model, images, labels, batch=8, loss_of=None):
+        """Those of the steps of PyTorch's AdamW with a linear schedule over one pass."""
+        steps = len(images) // batch
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, (steps - step) / steps))
+        losses = []
+        for step in range(steps):
+            rows = slice(step * batch, (step + 1) * batch)
+            loss = loss_of(images[rows], labels[rows]) if loss_of else nn.functional.cross_entropy(model(images[rows]), labels[rows])
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    def assert_close(self, losses, expected):
+        self.assertEqual(len(losses), len(expected))
+        close = CLOSE * max(1.0, len(expected) / 10)  # which is of ten steps
+        for found, wanted in zip(losses, expected):
+            self.assertAlmostEqual(found, wanted, delta=close)
+
+    def test_arrays_train_as_the_table_of_the_same_numbers(self):
+        values, labels = self.digits()
+        table = self.folder / "digits.csv"
+        numpy.savetxt(table, numpy.column_stack([values, labels]), fmt="%d", delimiter=",", comments="",
+                      header=",".join([*(f"p{i}" for i in range(64)), "label"]))
+        classes = self.save("labels.npy", labels.astype(numpy.uint8))
+        expected = self.classified("digits.pt2", "--data", table, "--eval_data", table, project="table")
+        for kind in ("uint8", "float16", "float32", "float64", "int64"):
+            array = self.save(f"{kind}.npy", values.astype(kind).reshape(-1, 8, 8))
+            found = self.classified("digits.pt2", "--data", array, "--labels", classes, "--eval_data", array, "--eval_labels", classes, project=kind)
+            self.assertEqual(found, expected, kind)
+        parts = [self.save(f"{name}{i}.npy", part) for i in (0, 1)
+                 for name, part in (("values", numpy.split(values, [80])[i]), ("labels", numpy.split(labels, [80])[i]))]
+        found = self.classified("digits.pt2", "--data", parts[0], parts[2], "--labels", parts[1], parts[3], project="parts")
+        self.assertEqual(found[0], expected[0])
+
+    def test_images_are_scaled_and_normalized_by_channel(self):
+        values, labels = self.digits()
+        images = numpy.random.default_rng(5).integers(0, 256, (200, 8, 8, 3), dtype=numpy.uint8)
+        mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+        classes = self.save("labels.npy", labels)
+        losses, _ = self.classified("colors.pt2", "--data", self.save("images.npy", images), "--labels", classes, "--channels_last", "--scale",
+                                    255, "--mean", *mean, "--std", *std)
+        plain = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+        self.assert_close(losses, self.losses_of(Colors(), plain, torch.from_numpy(labels)))
+        self.assertEqual(losses, self.classified("colors.pt2", "--data", self.save("plain.npy", plain.contiguous().numpy()), "--labels", classes,
+                                                 project="plain")[0])
+
+    def test_an_image_model_of_transformers_trains_on_arrays(self):
+        from exported_architectures import ARCHITECTURES
+        _, kind, values = ARCHITECTURES["vit"]
+        (self.folder / "config.json").write_text(json.dumps({"model_type": kind, **values}))
+        model = self.folder / "vit.pt2"
+        done = subprocess.run([BUILD / "bin/accel", "export", f"hf:{self.folder}/config.json", "-o", model, "--task", "image", "--dynamic", "batch",
+                               "--random_weights", "--no_dropout", "--python", sys.executable], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        module = torch.export.load(model).module()
+        size, channels = values["image_size"], values.get("num_channels", 3)
+        random = numpy.random.default_rng(6)
+        images = random.integers(0, 256, (40, channels, size, size), dtype=numpy.uint8)
+        labels = random.integers(0, 2, 40)
+        losses, _ = self.classified(model, "--data", self.save("images.npy", images), "--labels", self.save("labels.npy", labels), "--scale", 255,
+                                    "--mean", 0.5, "--std", 0.5, launch=["--num_processes", 1])
+        plain = (torch.from_numpy(images) / 255 - 0.5) / 0.5
+        expected = self.losses_of(module, plain, torch.from_numpy(labels),
+                                  loss_of=lambda pixels, classes: module(pixels, classes)["loss"])
+        self.assert_close(losses, expected)
+
+    def test_arrays_that_do_not_fit_are_named(self):
+        values, labels = self.digits()
+        array, classes = self.save("values.npy", values), self.save("labels.npy", labels)
+        table = SOURCE / "examples/data/digits.csv"
+        cases = [
+            (["--data", array], "1 file of samples, and 0 files of classes"),
+            (["--data", array, "--labels", self.save("few.npy", labels[:7])], "few.npy has 7 labels for 200 samples"),
+            (["--data", array, "--labels", self.save("below.npy", labels - 1)], "has the class -1"),
+            (["--data", array, "--labels", self.save("floats.npy", labels / 2)], "floats.npy holds <f8"),
+            (["--data", self.save("wide.npy", values[:, :60]), "--labels", classes], "wide.npy has 60 numbers besides the class"),
+            (["--data", self.save("turned.npy", values.reshape(-1, 8, 8, 1)), "--labels", classes], "samples of [8, 8, 1], and the model takes [1, 8, 8]"),
+            (["--data", self.save("words.npy", numpy.array(["a", "b"])), "--labels", classes], "words.npy holds <U1"),
+            (["--data", array, "--labels", classes, "--channels_last"], "--channels_last is for images"),
+            (["--data", array, "--labels", classes, "--mean", 1, 2, 3], "--mean has 3 numbers, and the model's samples have 1 channel"),
+            (["--data", table, "--label_column", "7", "--labels", classes], "--labels or --eval_labels is for .npy files"),
+            (["--data", table, "--scale", 2], "--scale is for .npy files"),
+        ]
+        for words, part in cases:
+            with self.subTest(part=part):
+                done = self.run_train(self.files / "digits.pt2", "--task", "classification", *words, "--project_dir", self.folder / "refused")
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(part, done.stderr)
 
     def test_wrong_input_is_an_error_that_names_it(self):
         (self.folder / "short.npy").write_bytes((self.files / "tokens.npy").read_bytes()[:300])

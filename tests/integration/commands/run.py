@@ -39,6 +39,8 @@ EXEMPT = {
         "needs a model; tests/peer/train_command.py runs it with smaller ones",
     "accel train gpt2.pt2 --data book.txt news.jsonl --tokenizer tokenizer.json --sequence_length 512":
         "needs a model and a tokenizer; tests/peer/train_text.py makes both",
+    "accel train vit.pt2 --task classification --data images.npy --labels classes.npy --channels_last --scale 255 --mean 0.485 0.456 0.406 "
+    "--std 0.229 0.224 0.225": "needs a model; tests/peer/train_command.py runs it with smaller ones",
     "cpack --config build/CPackConfig.cmake -B packages": "tests/integration/package runs it with a folder of its own",
     "sudo apt install ./packages/accel_0.1.0_amd64.deb": "tests/integration/package installs it into a root of its own",
 }
