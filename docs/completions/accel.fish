@@ -248,6 +248,7 @@ complete -c accel -n '__accel_is export' -l dynamic -x -d 'which sizes of the in
 complete -c accel -n '__accel_is export' -l batch_size -x -d 'of the example; 2 by default'
 complete -c accel -n '__accel_is export' -l sequence_length -x -d 'of the example; 64 by default'
 complete -c accel -n '__accel_is export' -l weights -x -a 'inside beside' -d 'inside: in the file, which is the default; beside: in model.safetensors in its folder, as from_pretrained() reads them'
+complete -c accel -n '__accel_is export' -l compile -x -a 'eval train' -d 'also write machine code of AOTInductor for the CPU of this machine: eval, of the graph of eval(); train, of the loss and its gradients; or eval,train. Needs a C++ compiler here'
 complete -c accel -n '__accel_is export' -l python -x -d 'the Python to run; that of a launch where it is not given'
 complete -c accel -n '__accel_is merge-weights' -l help -d 'Show this text.'
 complete -c accel -n '__accel_is merge-weights' -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
@@ -605,6 +606,7 @@ for program in accel-export
     complete -c $program -l batch_size -x -d 'of the example; 2 by default'
     complete -c $program -l sequence_length -x -d 'of the example; 64 by default'
     complete -c $program -l weights -x -a 'inside beside' -d 'inside: in the file, which is the default; beside: in model.safetensors in its folder, as from_pretrained() reads them'
+    complete -c $program -l compile -x -a 'eval train' -d 'also write machine code of AOTInductor for the CPU of this machine: eval, of the graph of eval(); train, of the loss and its gradients; or eval,train. Needs a C++ compiler here'
     complete -c $program -l python -x -d 'the Python to run; that of a launch where it is not given'
 end
 for program in accel-merge-weights

@@ -95,20 +95,20 @@ std::size_t width_of_dtype(int dtype) noexcept {
   }
 }
 
-Archive::Archive(const std::filesystem::path& path)
+Archive::Archive(const std::filesystem::path& path, Holds holds)
     : owned_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), fd_(owned_.get()), path_(path.string()) {
   struct ::stat status {};
   if (fd_ < 0 || ::fstat(fd_, &status) != 0)
     throw Error(ErrorCode::kFileIo, "cannot open " + printable(path_) + ": " + errno_text(errno));
   if (!S_ISREG(status.st_mode)) throw Error(ErrorCode::kFileIo, printable(path_) + " is no file");
-  open(static_cast<std::uint64_t>(status.st_size));
+  open(static_cast<std::uint64_t>(status.st_size), holds);
 }
 
 Archive::Archive(int fd, std::uint64_t size, std::string path) : fd_(fd), path_(std::move(path)) {
-  open(size);
+  open(size, Holds::kGraphs);
 }
 
-void Archive::open(std::uint64_t size) {
+void Archive::open(std::uint64_t size, Holds holds) {
   zip_ = or_throw(launcher::ZipArchive::open({.fd = fd_, .path = path_, .begin = 0, .size = size},
                                              kMostDirectoryBytes));
   if (zip_.entries().empty()) throw damaged_export("it has no entries");
@@ -119,7 +119,7 @@ void Archive::open(std::uint64_t size) {
     if (!entry.name.starts_with(prefix) || !entry.name.ends_with(".json")) continue;
     models_.push_back(entry.name.substr(prefix.size(), entry.name.size() - prefix.size() - 5));
   }
-  if (models_.empty())
+  if (models_.empty() && holds == Holds::kGraphs)
     throw Error(ErrorCode::kCheckpointVersion,
                 printable(path_) +
                     " has no models/NAME.json: it is no file of torch.export.save(), "
@@ -150,6 +150,13 @@ std::string Archive::text(const std::string& entry) const {
     throw damaged_export("its entry " + printable(entry) + " has " + std::to_string(slice.size) +
                          " bytes");
   return or_throw(slice.text(0, slice.size));
+}
+
+std::vector<std::string> Archive::entries(const std::string& prefix) const {
+  std::vector<std::string> found;
+  for (const auto& entry : zip_.entries())
+    if (entry.name.starts_with(root_ + prefix)) found.push_back(entry.name.substr(root_.size()));
+  return found;
 }
 
 std::string Archive::graph_text(const std::string& model) const {

@@ -5,6 +5,7 @@
 //   NAME/data/weights/MODEL_weights_config.json       which tensor is where, of parameters and of the buffers that Python saves
 //   NAME/data/weights/weight_0 ...                    the bytes of a storage; two names of one path share it: tied weights
 //   NAME/data/constants/...                           the same of constants and the other buffers
+//   NAME/data/aotinductor/MODEL/...                   machine code (compiled_package.h)
 //
 // Sizes, strides and offsets of a Payload are within its bytes: whoever has one need not check that again.
 //
@@ -43,8 +44,9 @@ struct Payload {
 
 class Archive {
  public:
+  enum class Holds { kGraphs, kAnything };  // whether one without a graph is refused
   // Throws kCheckpointIncomplete, kCheckpointVersion, kUnsupported, kFileIo.
-  explicit Archive(const std::filesystem::path& path);
+  explicit Archive(const std::filesystem::path& path, Holds holds = Holds::kGraphs);
   // Of a file that is open. Borrows the descriptor.
   Archive(int fd, std::uint64_t size, std::string path);
   Archive(const Archive&) = delete;  // slices borrow its path
@@ -53,6 +55,11 @@ class Archive {
   [[nodiscard]] const std::vector<std::string>& models() const noexcept { return models_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
+  // Paths of entries below the archive's own folder, of those that begin so.
+  [[nodiscard]] std::vector<std::string> entries(const std::string& prefix) const;
+  // Of an entry. Throws kCheckpointIncomplete: there is none; kFileIo.
+  [[nodiscard]] launcher::FileSlice slice_of(const std::string& entry) const;
+  [[nodiscard]] std::string text(const std::string& entry) const;
   // Text of the graph. Requires: it is one of models().
   [[nodiscard]] std::string graph_text(const std::string& model) const;
   // Of a graph; none where the archive has no list of them. Throws kUnsupported for what is pickled.
@@ -60,9 +67,7 @@ class Archive {
   [[nodiscard]] std::vector<Payload> constants(const std::string& model) const;
 
  private:
-  void open(std::uint64_t size);
-  [[nodiscard]] launcher::FileSlice slice_of(const std::string& entry) const;
-  [[nodiscard]] std::string text(const std::string& entry) const;
+  void open(std::uint64_t size, Holds holds);
   [[nodiscard]] std::vector<Payload> payloads(const std::string& folder,
                                               const std::string& config) const;
 

@@ -35,7 +35,7 @@ at::Tensor output_tensor(const c10::IValue& value) {
 }  // namespace
 
 BoundGraph::BoundGraph(ExportedGraph graph, std::string source)
-    : graph_(std::move(graph)), program_(graph_.graph, std::move(source)) {
+    : graph_(std::move(graph)), program_(graph_.graph, source), source_(std::move(source)) {
   std::vector<InputCheck::Input> checked;
   for (const InputSpec& input : graph_.inputs) {
     if (input.kind != InputSpec::Kind::kUser) continue;
@@ -50,7 +50,7 @@ BoundGraph::BoundGraph(ExportedGraph graph, std::string source)
 void BoundGraph::bind(const std::map<std::string, TensorPlace>& places,
                       const TensorsByName& constants) {
   for (const InputSpec& input : graph_.inputs) {
-    TensorInput tensor{.value = input.id};
+    TensorInput tensor{.value = input.id, .name = input.target};
     if (input.kind == InputSpec::Kind::kParameter || input.kind == InputSpec::Kind::kBuffer) {
       const auto found = places.find(input.target);
       if (found == places.end())
@@ -68,6 +68,11 @@ void BoundGraph::bind(const std::map<std::string, TensorPlace>& places,
     }
     if (program_.is_used(input.id)) tensors_.push_back(std::move(tensor));
   }
+  if (code_) code_->bind(places, constants);
+}
+
+void BoundGraph::use_code(const CompiledPackage& package, CompiledUse use) {
+  code_ = std::make_unique<CompiledGraph>(package, graph_, source_, use);
 }
 
 void BoundGraph::move_constants(const at::TensorOptions& options, bool non_blocking) {
@@ -215,8 +220,20 @@ ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
                     std::to_string(inputs.size()),
                 "give all of them, or name them with ExportedInputs");
   check_->check(inputs);
+  if (!code_) return interpret(std::move(inputs));
+  if (auto tensors = code_->run(
+          inputs, [&](const TensorsByName& instead) { return interpret(inputs, instead).tensors; }))
+    return {.names = output_names(), .tensors = std::move(*tensors)};
+  return interpret(std::move(inputs));
+}
+
+ExportedOutputs BoundGraph::interpret(std::vector<c10::IValue> inputs,
+                                      const TensorsByName& instead) const {
   Frame frame(program_.num_values());
   load_tensors(frame);
+  for (const TensorInput& tensor : tensors_)
+    if (const auto other = instead.find(tensor.name); other != instead.end())
+      frame[tensor.value] = other->second;
   const bool mutates =
       std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [](const OutputSpec& output) {
         return output.kind == OutputSpec::Kind::kInputMutation;

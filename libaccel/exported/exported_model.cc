@@ -67,6 +67,10 @@ bool ExportedModelImpl::is_persistent_buffer(const std::string& name) const {
   return model_->is_persistent_buffer(name);
 }
 
+std::string ExportedModelImpl::why_not_compiled() const {
+  return model_->why_not_compiled(is_training());
+}
+
 void ExportedModelImpl::train(bool on) {
   model_->set_training(on);
   torch::nn::Module::train(on);

@@ -64,6 +64,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& path, const ExportedModelO
       evaluation_ =
           std::make_unique<BoundGraph>(read_graph(archive.graph_text(kEvaluation)), source());
     load_tensors(archive, options);
+    load_code(archive, options);
   } catch (Error& error) {
     throw std::move(error).while_doing("loading the exported model " + printable(path.string()));
   }
@@ -82,6 +83,60 @@ void LoadedModel::load_tensors(const Archive& archive, const ExportedModelOption
   tensors_.merge(read_tensors(archive.constants(model)));
   // Each graph has numbered the constants of its own code.
   if (evaluation_) evaluation_constants_ = read_tensors(archive.constants(kEvaluation));
+}
+
+// Why it is not there; empty: it is.
+std::string LoadedModel::load_code_of(BoundGraph& graph,
+                                      const Archive& archive,
+                                      const std::string& model,
+                                      CompiledUse use) {
+  const std::vector<std::string> models = CompiledPackage::models(archive);
+  if (std::ranges::find(models, model) == models.end())
+    return printable(source()) + " has no compiled code of the graph '" + printable(model) + "'";
+  try {
+    const CompiledPackage package(archive, model);
+    if (!package.is_made_of(archive.graph_text(model)))
+      throw Error(ErrorCode::kUnsupported,
+                  "the compiled code of " + printable(source()) +
+                      " was not made of its graph by accel export",
+                  "export the model with accel export --compile; accel/compiled_model.h loads "
+                  "packages of others");
+    graph.use_code(package, use);
+    return "";
+  } catch (const Error& error) {
+    if (use == CompiledUse::kRequired || error.code() != ErrorCode::kUnsupported) throw;
+    say_of_code(error.message() + "; the graph is run operator by operator (" + error.remedy() +
+                ")");
+    return error.message();
+  }
+}
+
+void LoadedModel::load_code(const Archive& archive, const ExportedModelOptions& options) {
+  no_training_code_ = "ExportedModelOptions::compiled does not ask for it";
+  no_evaluation_code_ = no_training_code_;
+  if (options.compiled == CompiledUse::kNever) return;
+  no_training_code_ = "one graph serves both modes, and code knows one";
+  no_evaluation_code_ = no_training_code_;
+  if (evaluation_) {
+    no_training_code_ =
+        load_code_of(*training_, archive, training_model(archive, options.model), options.compiled);
+    no_evaluation_code_ = load_code_of(*evaluation_, archive, kEvaluation, options.compiled);
+    if (training_->code() != nullptr || evaluation_->code() != nullptr) return;
+  }
+  if (options.compiled == CompiledUse::kRequired)
+    throw Error(ErrorCode::kUnsupported,
+                printable(source()) + " has no compiled code",
+                "export the model with accel export --compile");
+  if (CompiledPackage::models(archive).empty())
+    say_of_code(printable(source()) +
+                " has no compiled code; its graphs are run operator by operator (export the model "
+                "with accel export --compile)");
+}
+
+std::string LoadedModel::why_not_compiled(bool is_training) const {
+  const BoundGraph& used = graph(is_training);
+  if (used.code() != nullptr) return used.code()->fault();
+  return &used == evaluation_.get() ? no_evaluation_code_ : no_training_code_;
 }
 
 std::string LoadedModel::class_name() const {

@@ -14,6 +14,7 @@
 
 #include <accel/exported_model.h>
 
+#include "libaccel/exported/compiled_graph.h"
 #include "libaccel/exported/graph.h"
 #include "libaccel/exported/input_check.h"
 #include "libaccel/exported/module_tree.h"
@@ -29,6 +30,10 @@ class BoundGraph {
 
   // Where its parameters, buffers and constants are. Throws kCheckpointIncomplete naming one that is nowhere.
   void bind(const std::map<std::string, TensorPlace>& places, const TensorsByName& constants);
+  // Machine code to run in its place. Before bind(). Throws kUnsupported: it cannot stand for this graph.
+  void use_code(const CompiledPackage& package, CompiledUse use);
+  // nullptr: none.
+  [[nodiscard]] const CompiledGraph* code() const noexcept { return code_.get(); }
   // Constants are no part of the module: they follow it when it moves.
   void move_constants(const at::TensorOptions& options, bool non_blocking);
 
@@ -57,10 +62,14 @@ class BoundGraph {
  private:
   struct TensorInput {
     ValueId value = kNoValue;
+    std::string name;
     std::optional<TensorPlace> place;
     at::Tensor constant;
   };
   void load_tensors(Frame& frame) const;
+  // instead: tensors that take the place of the module's, by name.
+  [[nodiscard]] ExportedOutputs interpret(std::vector<c10::IValue> inputs,
+                                          const TensorsByName& instead = {}) const;
   void write_back(const Frame& frame, const std::vector<c10::IValue>& inputs) const;
   [[nodiscard]] const InputSpec& user_input(const std::string& name) const;
   // -1: any. Empty for what is no tensor that the graph takes.
@@ -73,6 +82,8 @@ class BoundGraph {
   std::optional<InputCheck> check_;
   std::vector<TensorInput> tensors_;
   std::map<std::string, TensorPlace> places_;  // by name, of what outputs write
+  std::string source_;
+  std::unique_ptr<CompiledGraph> code_;
 };
 
 class LoadedModel {
@@ -88,6 +99,8 @@ class LoadedModel {
   }
   // Of a buffer of the root.
   [[nodiscard]] bool is_persistent_buffer(const std::string& name) const;
+  // Of the graph that the mode runs.
+  [[nodiscard]] std::string why_not_compiled(bool is_training) const;
   // Whether the module is in training when it is loaded.
   [[nodiscard]] bool starts_in_training() const;
   // Throws kUnsupported.
@@ -99,6 +112,11 @@ class LoadedModel {
  private:
   [[nodiscard]] std::string source() const { return path_.filename().string(); }
   void load_tensors(const Archive& archive, const ExportedModelOptions& options);
+  void load_code(const Archive& archive, const ExportedModelOptions& options);
+  [[nodiscard]] std::string load_code_of(BoundGraph& graph,
+                                         const Archive& archive,
+                                         const std::string& model,
+                                         CompiledUse use);
 
   std::filesystem::path path_;
   std::unique_ptr<BoundGraph> training_;
@@ -106,6 +124,8 @@ class LoadedModel {
   TensorsByName tensors_;               // until attach()
   TensorsByName evaluation_constants_;  // the same
   std::map<std::string, bool> requires_grad_;
+  std::string no_training_code_;  // why there is none
+  std::string no_evaluation_code_;
   c10::DeviceType home_ = c10::DeviceType::CPU;  // where the model was when it was exported
 };
 

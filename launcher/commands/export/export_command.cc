@@ -30,6 +30,7 @@ struct ExportArguments {
   bool random_weights = false;
   bool attention_mask = false;
   bool no_dropout = false;
+  std::vector<std::string> compile;
   bool trust_remote_code = false;
   int seed = 0;
   int batch_size = 2;
@@ -86,6 +87,13 @@ void add_file_options(CLI::App& app, ExportArguments& arguments) {
                  "model.safetensors in its folder, as from_pretrained() reads\n"
                  "them")
       ->check(CLI::IsMember({"inside", "beside"}));
+  app.add_option("--compile",
+                 arguments.compile,
+                 "also write machine code of AOTInductor for the CPU of this\n"
+                 "machine: eval, of the graph of eval(); train, of the loss and\n"
+                 "its gradients; or eval,train. Needs a C++ compiler here")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"eval", "train"}));
   app.add_option(
       "--python", arguments.python, "the Python to run; that of a launch where it is not given");
 }
@@ -103,15 +111,18 @@ nlohmann::json request_of(const ExportArguments& arguments) {
           {"sequence_length", arguments.sequence_length},
           {"attention_mask", arguments.attention_mask},
           {"dropout", !arguments.no_dropout},
+          {"compile", arguments.compile},
           {"trust_remote_code", arguments.trust_remote_code}};
 }
 
 std::string report_of(const nlohmann::json& facts) {
   const auto differences = facts.value("differences", nlohmann::json::object());
+  const std::string compiled = text_at(differences, "compiled");
   return text_at(facts, "class") + " with " + text_at(facts, "parameters") +
          " parameters; its largest differences from the module: " + text_at(differences, "eval") +
-         " in eval(), " + text_at(differences, "train") + " in train(), " +
-         text_at(differences, "gradients") + " in the gradients";
+         " in eval(), " + (compiled.empty() ? "" : compiled + " compiled, ") +
+         text_at(differences, "train") + " in train(), " + text_at(differences, "gradients") +
+         " in the gradients";
 }
 
 Result<std::string> run_export(const ExportArguments& arguments) {

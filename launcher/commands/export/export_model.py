@@ -5,6 +5,9 @@
 The file is an archive of torch.export (`.pt2`) with two graphs of ATen operators: `model` as the module computes in train(), and
 `eval` as it computes in eval(). Both use the weights of the archive, which stand there once. `extra/accel.json` says what it is.
 
+With `compile` it also has graphs as machine code of AOTInductor, under `data/aotinductor/`, for the CPU that it is written on: `eval`, and
+`model` with its gradients.
+
 Operators are not decomposed, so that autograd differentiates what it differentiates in Python. What Python decides while it
 traces is decided for good: shapes that are not dynamic, the rate of dropout, the implementation of attention.
 
@@ -15,18 +18,23 @@ import dataclasses
 import importlib
 import inspect
 import io
+import itertools
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
 import traceback
 import warnings
+import zlib
 
 FORMAT = 1
 EXAMPLE_SEED = 20
 BESIDE = "model.safetensors"
+COMPILED_FORMAT = 1
+COMPILED_FOLDER = "data/aotinductor/{}/"
 
 
 class Refusal(Exception):
@@ -51,6 +59,7 @@ class Request:
     sequence_length: int = 64
     attention_mask: bool = False
     dropout: bool = True
+    compile: tuple = ()        # of eval and train
     trust_remote_code: bool = False
 
 
@@ -503,15 +512,175 @@ def first_line(error):
     return text.splitlines()[0][:300]
 
 
+# ---- from a graph to machine code ----
+
+# What is compiled takes parameters, buffers and constants as its first inputs, in the order of the graph. So it holds no value of
+# them: AOTInductor bakes constants of up to 8 elements, and those that are uniform, into the code, where they would stay as they
+# were when an optimizer has long changed them.
+
+def compiled_inputs(program, inputs):
+    """What stands for each input of the graph while it is compiled: tensors that are contiguous, as they are when it runs."""
+    from torch.export.graph_signature import InputKind
+    users, values = iter(inputs.values()), []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            values.append(next(users))
+        else:
+            values.append(program.state_dict[spec.target] if spec.target in program.state_dict else program.constants[spec.target])
+    return [value.detach().contiguous() for value in values]
+
+
+def named_inputs(program):
+    from torch.export.graph_signature import InputKind
+    kinds = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant",
+             InputKind.USER_INPUT: "user"}
+    places = itertools.count()
+    return [[kinds[spec.kind], spec.target or str(next(places))] for spec in program.graph_signature.input_specs]
+
+
+def named_outputs(program):
+    from torch.export.graph_signature import OutputKind
+    kinds = {OutputKind.GRADIENT_TO_PARAMETER: "gradient", OutputKind.BUFFER_MUTATION: "buffer"}
+    return [[kinds.get(spec.kind, "output"), spec.target if spec.kind in kinds else str(index)]
+            for index, spec in enumerate(program.graph_signature.output_specs)]
+
+
+def without_unused_parameters(program):
+    """Of two names of a tied weight the graph uses one; the other has no gradient, at which the export of a backward stops."""
+    import copy
+    from torch.export.graph_signature import InputKind
+    graph, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
+    kept = []
+    for node, spec in zip([node for node in graph.graph.nodes if node.op == "placeholder"], signature.input_specs):
+        if spec.kind == InputKind.PARAMETER and not node.users:
+            graph.graph.erase_node(node)
+        else:
+            kept.append(spec)
+    graph.recompile()
+    gone = {spec.target for spec in signature.input_specs} - {spec.target for spec in kept}
+    signature.input_specs[:] = kept
+    return program._update(graph, signature, state_dict={name: value for name, value in program.state_dict.items() if name not in gone})
+
+
+def draws_numbers(node):
+    """Attention may draw, and does not where its rate of dropout is 0."""
+    import torch
+    if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    arguments = node.target._schema.arguments
+    given = {argument.name: argument.default_value for argument in arguments}
+    given |= dict(zip([argument.name for argument in arguments], node.args)) | node.kwargs
+    return not any(given.get(name) == 0 for name in ("dropout_p", "p"))
+
+
+def joint_program(subject, program):
+    """The loss and the gradients of all parameters as one graph.
+
+    PyTorch's table replaces the attention of the forward by one that gives its weights where the backward of the other takes
+    the logarithms of sums: all gradients behind it would be wrong. So both stay what they are."""
+    import torch
+    from torch._decomp import core_aten_decompositions
+    from torch.export.exported_program import _decompose_exported_program
+    name = type(subject.net).__name__
+    table = core_aten_decompositions()
+    table.pop(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default, None)
+    if len(program.graph_signature.output_specs) != 1:
+        raise Refusal("unsupported", f"the graph of train() returns {len(program.graph_signature.output_specs)} values, and only a loss is compiled",
+                      "let the model return its loss as \"loss\", or compile eval alone")
+    try:
+        with quiet_streams():
+            joint = _decompose_exported_program(without_unused_parameters(program), cia_to_decomp={}, python_decomp_table=table,
+                                                joint_loss_index=0, decompose_custom_triton_ops=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # of the trace, which lets through what operators raise
+        raise Refusal("unsupported", f"the backward of {name} cannot be traced: {type(error).__name__}: {first_line(error)}",
+                      "compile eval alone") from None
+    draws = {str(node.target) for node in joint.graph.nodes if draws_numbers(node)}
+    if draws:
+        raise Refusal("unsupported", f"the training of {name} draws random numbers ({', '.join(sorted(draws))}), and code would draw others",
+                      "give --no_dropout, or compile eval alone")
+    return joint
+
+
+def check_compiler():
+    from torch._inductor import config, cpp_builder, exc
+    try:
+        return cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler:
+        named = os.environ.get("CXX") or ", ".join(name for name in config.cpp.cxx if name) or "g++"
+        raise Refusal("unsupported", f"--compile needs a C++ compiler, and none of {named} can be run",
+                      "install one (apt install g++), or name it in CXX") from None
+
+
+def compiled_files(subject, program, folder):
+    """The shared library of the graph, and the files that belong to it: PyTorch's own loader asks for the sources, too."""
+    import copy
+    import torch
+    if any(parameter.device.type != "cpu" for parameter in subject.net.parameters()):
+        raise Refusal("unsupported", "--compile makes code for CPUs alone, and the model is on a GPU", "leave --compile out")
+    check_compiler()
+    options = {"aot_inductor.package": True,
+               # As many threads as LibTorch has where it runs, not where it is compiled.
+               "cpp.dynamic_threads": True,
+               # Export writes 2 as the least of a size that may be 1.
+               "aot_inductor.check_lowerbound": False}
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(folder, "compiled"))
+    try:
+        with quiet_streams():
+            return torch._inductor.aot_compile(copy.deepcopy(program.graph_module),
+                                               tuple(compiled_inputs(program, subject.inputs)), options=options)
+    except MemoryError:
+        raise
+    except Exception as error:  # of the compiler and its passes: none has a type that says what the user can mend
+        raise Refusal("unsupported", f"AOTInductor cannot compile {type(subject.net).__name__}: {type(error).__name__}: {first_line(error)}",
+                      "leave --compile out: the graph is run operator by operator then") from None
+
+
+def compiled_programs(request, subject, programs, folder):
+    """{graph: (the program that was compiled, files)}."""
+    sources = {"eval": lambda: programs["eval"], "model": lambda: joint_program(subject, programs["model"])}
+    made = {}
+    for graph, word in (("eval", "eval"), ("model", "train")):
+        if word in request.compile:
+            program = sources[graph]()
+            made[graph] = (program, compiled_files(subject, program, folder))
+    return made
+
+
+def cpu_features():
+    """Of this CPU, those that a compiler makes use of: it compiles for all that it finds (-march=native)."""
+    kept = re.compile(r"sse\w*|ssse3|pni|avx\w*|amx\w*|fma4?|bmi\d|f16c|movbe|abm|popcnt|v?aes|v?pclmulqdq|sha_ni|gfni|adx")
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, _, words = line.partition(":")
+            if name.strip() == "flags":
+                return sorted(word for word in words.split() if kept.fullmatch(word))
+            if name.strip() == "Features":  # of ARM
+                return sorted(words.split())
+    return []
+
+
+def compiled_table(program, graph_text):
+    """What the code was made of and for: libaccel/exported/compiled_package.h."""
+    import torch
+    return json.dumps({"format": COMPILED_FORMAT, "torch": torch.__version__.split("+")[0], "cpu": cpu_features(),
+                       "inputs": named_inputs(program), "outputs": named_outputs(program),
+                       "graph": {"bytes": len(graph_text), "crc32": zlib.crc32(graph_text)}})
+
+
 # ---- from graphs to the file ----
 
-def write_archive(path, programs, facts, with_weights=True):
+def write_archive(path, programs, facts, with_weights=True, compiled=None):
     """The weights stand in the archive once, and each graph's table of weights names the same records."""
     from torch.export.pt2_archive import _package as pt2
     extra = {"accel.json": json.dumps(facts, indent=1)}
     try:
         constants, weights_of, serialize = pt2._package_constants, pt2._package_state_dict, pt2.serialize
     except AttributeError:  # another version of PyTorch: one copy for each graph
+        if compiled:
+            raise Refusal("unsupported", f"--compile does not know the archives of torch {sys.modules['torch'].__version__}",
+                          "use torch 2.11") from None
         pt2.package_pt2(path, exported_programs=programs, extra_files=extra)
         return
     with pt2.PT2ArchiveWriter(path) as archive:
@@ -523,6 +692,12 @@ def write_archive(path, programs, facts, with_weights=True):
             artifact = serialize(program)
             archive.write_bytes(pt2.MODELS_FILENAME_FORMAT.format(name), artifact.exported_program)
             archive.write_bytes(pt2.SAMPLE_INPUTS_FILENAME_FORMAT.format(name), artifact.example_inputs)
+            if name in (compiled or {}):
+                joint, files = compiled[name]
+                folder = COMPILED_FOLDER.format(name)
+                for file in files:
+                    archive.write_file(folder + os.path.basename(file), file)
+                archive.write_string(folder + "accel.json", compiled_table(joint, artifact.exported_program))
         pt2._package_extra_files(archive, extra)
 
 
@@ -567,6 +742,7 @@ def facts_of(request, subject, programs):
         "outputs": list(outputs) if isinstance(outputs, dict) else [],
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "weights": "inside" if request.weights == "inside" else BESIDE,
+        "compiled": list(request.compile),
         "torch": torch.__version__, "transformers": getattr(transformers, "__version__", ""),
     }
 
@@ -601,6 +777,16 @@ def largest_difference(left, right):
     return max(((a.double() - b.double()).abs().max().item() for a, b in zip(leaves(left), leaves(right)) if a.numel()), default=0.0)
 
 
+def compiled_difference(net, program, subject, path, tensors):
+    """Between what the module and the machine code of the file return for these inputs."""
+    import torch
+    from torch._C._aoti import AOTIModelPackageLoader
+    code = AOTIModelPackageLoader(path, "eval", False, 1, -1)
+    found = code.run(compiled_inputs(program, dict(zip(subject.inputs, tensors))))
+    return largest_difference([value for value in torch.utils._pytree.tree_leaves(net(*tensors)) if isinstance(value, torch.Tensor)],
+                              [value for value in found if value is not None])
+
+
 def another_size(request, subject):
     """The example with one more of each dynamic axis."""
     import torch
@@ -625,6 +811,10 @@ def differences(request, subject, path):
         if request.dynamic:
             larger = another_size(request, subject)
             in_eval = max(in_eval, largest_difference(net(*larger), again(*larger)))
+        compiled = {}
+        if "eval" in request.compile:
+            sizes = [tensors, another_size(request, subject)] if request.dynamic else [tensors]
+            compiled["compiled"] = max(compiled_difference(net, loaded["eval"], subject, path, given) for given in sizes)
     again = loaded["model"].module()
     with plain_forward(subject.in_mode("train")) as net:
         expected, expected_gradients = gradients(net, lambda: net(*tensors), EXAMPLE_SEED)
@@ -636,7 +826,7 @@ def differences(request, subject, path):
     if missing:
         raise Refusal("internal", f"the exported graph gives no gradient of {sorted(missing)[0]}",
                       "report it with the model's configuration")
-    return {"eval": in_eval, "train": largest_difference(expected, found),
+    return {"eval": in_eval, **compiled, "train": largest_difference(expected, found),
             "gradients": max((largest_difference(value, found_gradients[name]) for name, value in expected_gradients.items()), default=0.0)}
 
 
@@ -651,12 +841,13 @@ def export(request):
     try:
         subject = find_subject(request)
         programs = {"model": traced(request, subject.in_mode("train")), "eval": traced(request, subject.in_mode("eval"))}
+        compiled = compiled_programs(request, subject, programs, drafts)
         facts = facts_of(request, subject, programs)
-        write_archive(draft, programs, facts)
+        write_archive(draft, programs, facts, compiled=compiled)
         facts["differences"] = differences(request, subject, draft)
         if request.weights == "beside":
             write_weights_beside(folder, subject)
-            write_archive(draft, programs, facts, with_weights=False)
+            write_archive(draft, programs, facts, with_weights=False, compiled=compiled)
         os.replace(draft, request.output)
     except OSError as error:
         raise Refusal("file.io", f"{request.output} cannot be written: {first_line(error)}",

@@ -9,7 +9,8 @@
 // The file holds a graph of LibTorch's operators, which is run node by node: autograd, autocast and random numbers are those of
 // any other module. Parameters and buffers have the names that they have in Python, in submodules of the same paths, whose
 // name() is the Python class: policies that name classes or paths (accel/fsdp.h) find them. They are looked up in each forward,
-// so what sharding or a checkpoint does to them counts. Nothing of the file is executed, and nothing of it is unpickled.
+// so what sharding or a checkpoint does to them counts. Nothing of the file is unpickled, and nothing of it is executed but the
+// machine code of `accel export --compile`, where ExportedModelOptions::compiled asks for it.
 //
 // train() and eval() choose between two graphs of the file, "model" and "eval". With one graph they switch the dropout and the
 // batch norm of a graph that was exported in training mode.
@@ -46,6 +47,20 @@ namespace exported {
 class LoadedModel;
 }
 
+// Whether the machine code is run that `accel export --compile` has put into the file, of eval() or of a step of train(). Such a
+// file is a program: load code of those alone whose programs you would run. The code uses the module's own parameters and buffers
+// as they are at each call.
+//
+// It is run outside of autocast, on the CPU and with the dtypes of the graph: for eval() where autograd records nothing
+// (torch::NoGradGuard), for train() where it records. Its first results are compared with those of the graph, which is run once beside
+// it: each output and gradient has to be within the square root of its dtype's epsilon, half of the digits, of the largest value of
+// the tensor; so code that was compiled wrongly is not used.
+enum class CompiledUse {
+  kNever,
+  kWherePossible,  // else the graph is run operator by operator, and a warning says once why
+  kRequired,       // all code of the file, or kUnsupported is thrown, by the constructor or by the forward
+};
+
 struct ExportedModelOptions {
   // A safetensors file with the values, in place of those in the archive: one graph serves many checkpoints. It may lack buffers
   // that Python does not save, and one of two names of a tied parameter. Empty: the archive's; where that was written without
@@ -53,6 +68,7 @@ struct ExportedModelOptions {
   std::filesystem::path weights;
   // Which graph of an archive with several is run in training; "eval" is the one that eval() takes.
   std::string model = "model";
+  CompiledUse compiled = CompiledUse::kNever;
 };
 
 // Inputs by name. A tensor that is not defined stands for None, as does a name that is left out.
@@ -136,6 +152,10 @@ class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module, public NonPersi
   // The rows of the table (aten.embedding) that an input of whole numbers is looked up in: what it holds is below. -1: none is known.
   // Throws as input_sizes().
   [[nodiscard]] std::int64_t index_limit(const std::string& name) const;
+
+  // Why the mode that the model is in does not run machine code, as far as is known: no call has been compared before the first
+  // one. Empty: it does.
+  [[nodiscard]] std::string why_not_compiled() const;
 
   // One call of the submodule at this path ("model.layers.0"); "model.layers.0@1" is its second one. Throws kInvalidArgument
   // when no node belongs to it.

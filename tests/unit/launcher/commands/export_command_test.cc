@@ -39,6 +39,15 @@ TEST(ExportCommand, AnExportIsReportedWithItsDifferences) {
   EXPECT_THAT(*report, HasSubstr("0.0 in eval(), 1e-08 in train()"));
 }
 
+TEST(ExportCommand, WhatIsCompiledHasADifferenceOfItsOwn) {
+  const auto report = export_report(
+      R"({"done": {"class": "Net", "parameters": 20, "differences": {"eval": 0.0, "compiled": 2e-7}}})",
+      0);
+
+  ASSERT_TRUE(report.has_value());
+  EXPECT_THAT(*report, HasSubstr("0.0 in eval(), 2e-07 compiled, "));
+}
+
 TEST(ExportCommand, APythonWithoutAnAnswerIsAnError) {
   for (const char* output : {"", "{", "[]", "3", "{}", R"({"done": {}})"}) {
     const auto report = export_report(output, 139);
