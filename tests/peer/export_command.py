@@ -137,7 +137,7 @@ class Command(InFolder):
         self.assertIn("no Python was found", done.stderr)
 
     def test_words_that_make_no_sense_start_no_python(self):
-        for words in (["--task", "cooking"], ["--loss", "outside"], ["--dynamic", "height"], ["--weights", "under"], ["--batch_size", "0"]):
+        for words in (["--task", "cooking"], ["--loss", "outside"], ["--dynamic", "height"], ["--weights", "under"], ["--compile", "gpu"], ["--batch_size", "0"]):
             done = accel("factories:Net", "-o", "net.pt2", "--python", "/bin/false", *words, cwd=self.folder)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(words[0], done.stderr)
