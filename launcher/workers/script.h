@@ -22,6 +22,7 @@
 #include <accel/result.h>
 
 #include "launcher/text/program.h"
+#include "runtime/program_path.h"
 
 namespace accel::launcher {
 
@@ -37,12 +38,6 @@ struct WorkerCommand {
   bool is_python = false;
   std::string name;  // "train" for path/train.py; names the job
 };
-
-// Errors  kScriptMissing: there is none; kScriptNotExecutable: PYTHON_EXEC cannot be executed.
-[[nodiscard]] Result<std::string> find_python(const EnvMap& environment);
-
-// The program as a shell would find it. Empty when there is none.
-[[nodiscard]] std::string find_on_path(const std::string& program, const EnvMap& environment);
 
 // Errors  kScriptMissing (with a similar name in the same folder), kScriptNotExecutable,
 // kExecFailed (the
