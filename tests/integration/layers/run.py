@@ -46,6 +46,7 @@ OWN_RULES = {
     "launcher/cluster": [TORCH, r"libaccel/"],
     "libaccel/interception": [RPC, r"supervisor/", r"boost/", r"libaccel/(?!interception/)"],
     "libaccel/launch": [TORCH, RPC, r"launcher/", r"agent/", r"boost/"],
+    "libaccel/tracking": [TORCH, RPC, r"supervisor/", r"launcher/", r"agent/", r"boost/"],
     "libaccel/engine/remote": [TORCH, RPC, r"supervisor/", r"launcher/", r"agent/"],
 }
 # Folders from below: each includes what is in a line above its own alone.
@@ -76,7 +77,7 @@ LEVELS = {
                  "cluster/elastic",
                  "cluster/entry"],
     "libaccel": ["include",
-                 "launch tensors",
+                 "launch tensors tracking",
                  "interception",
                  "exported",
                  "engine/shm/numbers",
