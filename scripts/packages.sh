@@ -24,5 +24,8 @@ ACCEL_TORCH_WHEELS=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti
 
 # What the peer tests and the benchmarks compare with. The second line is what `accel export` takes models from: the newest
 # transformers and timm that work with this torch, the torchvision that belongs to it (timm asks for one), and diffusers.
+# The last line are the trackers that tests read or run (310 MB, a minute): TensorBoard's reader, and three SDKs that work without
+# a service. MLflow keeps its local store in a database, hence sqlalchemy and alembic.
 ACCEL_PEER_WHEELS=(torch==2.11.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6 pyyaml==6.0.3
-  transformers==5.24.0 timm==1.0.31 torchvision==0.26.0 diffusers==0.42.1)
+  transformers==5.24.0 timm==1.0.31 torchvision==0.26.0 diffusers==0.42.1
+  tensorboard==2.21.0 wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 trackio==0.43.0)

@@ -168,10 +168,12 @@ RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
 }
 
 CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder) {
+  impl_->trackers.flush();
   return impl_->checkpointing.save(folder);
 }
 
 void Accelerator::async_save_state(const std::filesystem::path& folder) {
+  impl_->trackers.flush();
   impl_->checkpointing.begin_save(folder);
 }
 
@@ -223,9 +225,34 @@ void Accelerator::set_state_dict_type(StateDictType type) {
   impl_->preparation.set_state_dict_type(type);
 }
 
+// ---- experiment trackers
+
+void Accelerator::init_trackers(const std::string& project_name,
+                                const TrackerDict& config,
+                                const TrackerDict& init_kwargs) {
+  impl_->trackers.init(project_name, config, init_kwargs);
+}
+
+void Accelerator::log(const TrackerDict& values,
+                      std::optional<std::int64_t> step,
+                      const TrackerDict& log_kwargs) {
+  impl_->trackers.log(values, step, log_kwargs);
+}
+
+void Accelerator::log_images(const TrackerImages& values,
+                             std::optional<std::int64_t> step,
+                             const TrackerDict& log_kwargs) {
+  impl_->trackers.log_images(values, step, log_kwargs);
+}
+
+GeneralTracker& Accelerator::get_tracker(std::string_view name) const {
+  return impl_->trackers.at(name);
+}
+
 void Accelerator::end_training() {
   AcceleratorState& state = impl_->preparation.state;
   try {
+    impl_->trackers.finish();
     std::ignore = impl_->checkpointing.finish_save();
     const bool is_on_several_nodes = state.local_num_processes() < state.num_processes();
     // Others may still fetch this rank's parameters: one that evaluates alone.

@@ -2,7 +2,7 @@
 //
 //   Checkpointing --> Training --> Preparation
 //
-// Training tells Checkpointing of boundaries as one of its observers.
+// Trackers beside them know the options alone. Training tells Checkpointing of boundaries as one of its observers.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 
 #include "libaccel/api/accelerator/checkpointing.h"
 #include "libaccel/api/accelerator/preparation.h"
+#include "libaccel/api/accelerator/trackers.h"
 #include "libaccel/api/accelerator/training.h"
 #include "libaccel/engine/process/supervisor_link.h"
 
@@ -33,6 +34,7 @@ struct Accelerator::Impl {
   detail::Preparation preparation;
   detail::Training training{preparation};
   detail::Checkpointing checkpointing{preparation, training};
+  detail::Trackers trackers{preparation, checkpointing.project().logging_dir};
   Heartbeat heartbeat;
   std::function<void()> on_boundary;  // of prepared loaders; empty: nobody waits for one
 };

@@ -19,6 +19,7 @@
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/process/supervisor_link.h"
+#include "libaccel/tracking/tracker_writer.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace accel::detail {
@@ -98,6 +99,8 @@ void Checkpointing::save_and_exit() {
   } catch (const Error& error) {  // on all ranks
     logger.warning(std::string("the save before this one failed: ") + error.what());
   }
+  tracking::TrackerWriter& trackers = tracking::TrackerWriter::of_process();
+  trackers.flush(std::chrono::steady_clock::now() + tracking::kFlushLimit);
   const CheckpointInfo saved = save({});
   const int code = prepared_.options.preemption_exit_code;
   logger.warning("preempted: saved " + saved.folder.string() + ", ending with exit code " +

@@ -47,6 +47,7 @@
 #include <accel/state_dict.h>
 #include <accel/state_hooks.h>
 #include <accel/state_view.h>
+#include <accel/tracker_value.h>
 
 namespace accel {
 
@@ -384,7 +385,33 @@ class ACCEL_EXPORT Accelerator {
   // into it does not reach their optimizers: use load_state().
   [[nodiscard]] CheckpointObjects checkpoint_objects() const;
 
-  // The last call of a training program: waits for a save that is under way, over several nodes for all ranks of a divided model,
+  // --- experiment trackers (accel/tracking.h), on the main process; on other ranks these calls do nothing
+
+  // Starts the trackers of AcceleratorOptions::log_with, each with its own dictionary of init_kwargs, and gives them the
+  // configuration, unless it is empty. Throws kInvalidArgument for options that a tracker has not, kFileIo, and what trackers of
+  // your own throw.
+  void init_trackers(const std::string& project_name,
+                     const TrackerDict& config = {},
+                     const TrackerDict& init_kwargs = {});
+  // Gives the values to all trackers, each with its own dictionary of log_kwargs. Cost: tens of microseconds for each tracker of
+  // libaccel; a tensor among the values is copied to the host on the rank that makes the dictionary.
+  void log(const TrackerDict& values,
+           std::optional<std::int64_t> step = std::nullopt,
+           const TrackerDict& log_kwargs = {});
+  // To those trackers that have pictures; says once which have not.
+  void log_images(const TrackerImages& values,
+                  std::optional<std::int64_t> step = std::nullopt,
+                  const TrackerDict& log_kwargs = {});
+  // A tracker by its name. One that does nothing before init_trackers(), and on other ranks. Throws kInvalidArgument for a
+  // name that is not among them.
+  [[nodiscard]] GeneralTracker& get_tracker(std::string_view name) const;
+  // The same as its own class (unwrap=True of the peer); nullptr before init_trackers(), on other ranks, and when it is of another class.
+  template <typename Tracker>
+  [[nodiscard]] Tracker* get_tracker(std::string_view name) const {
+    return dynamic_cast<Tracker*>(&get_tracker(name));
+  }
+
+  // The last call of a training program: finishes the trackers, waits for a save that is under way, over several nodes for all ranks of a divided model,
   // and leaves the process group. Throws what it met; the group is left all the same. Requires: every rank calls it.
   void end_training();
 

@@ -14,6 +14,7 @@
 #include <accel/communication_hook.h>
 #include <accel/deepspeed.h>
 #include <accel/fsdp.h>
+#include <accel/log_with.h>
 #include <accel/precision.h>
 #include <accel/state.h>
 #include <accel/types.h>
@@ -64,7 +65,7 @@ struct AutocastKwargs {
 
 struct ProjectConfiguration {
   std::string project_dir;                   // empty: none; a relative one is resolved at once
-  std::string logging_dir;                   // empty: project_dir
+  std::string logging_dir;                   // of trackers; empty: project_dir
   bool automatic_checkpoint_naming = false;  // save_state() without a folder numbers its own
   std::optional<int> total_limit;            // checkpoints kept, 1 or more; older ones go
   int iteration = 0;                         // the number of the next checkpoint
@@ -100,6 +101,7 @@ struct AcceleratorOptions {
   DataLoaderConfiguration dataloader_config;
   std::vector<RNGType> rng_types = {
       RNGType::kGenerator};  // synchronized when a loader starts a pass
+  LogWith log_with;          // experiment trackers: names, or objects (accel/tracking.h)
   std::string project_dir;   // short for project_config.project_dir
   ProjectConfiguration project_config;
   // false: the scheduler is stepped by you alone, once for each call (at the end of an epoch, say).

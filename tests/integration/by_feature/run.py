@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Each file of examples/by_feature does on two processes what its first lines say, has at most 80 lines, and is run here."""
+import json
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,16 @@ import unittest
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
 EXAMPLES = SOURCE / "examples/by_feature"
+
+
+def num_records(path):
+    """Of a file of TensorBoard's events."""
+    data, count, at = path.read_bytes(), 0, 0
+    while at < len(data):
+        at += 8 + 4 + struct.unpack_from("<Q", data, at)[0] + 4
+        count += 1
+    assert at == len(data), f"{path} ends within a record"
+    return count
 
 
 class ByFeature(unittest.TestCase):
@@ -72,6 +84,20 @@ class ByFeature(unittest.TestCase):
 
     def test_cross_validation_tests_on_what_was_not_seen(self):
         self.assertGreater(self.number(r"mean accuracy ([\d.]+)", self.run_example("cross_validation")), 0.9)
+
+    def test_tracking_writes_every_step_once(self):
+        steps = 200
+        with tempfile.TemporaryDirectory() as folder:
+            out = self.run_example("tracking", folder)
+            run = pathlib.Path(folder) / "curve"
+            lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+            [events] = run.glob("events.*")
+            self.assertEqual(num_records(events), 1 + 2 * steps + 1)  # the version, two scalars a step, a histogram
+        self.assertEqual(lines[0]["config"], {"lr": 0.1, "optimizer": "SGD"})
+        self.assertEqual([line["step"] for line in lines[1:]], list(range(steps)))
+        losses = [line["loss"] for line in lines[1:]]
+        self.assertLess(losses[-1], losses[0])
+        self.assertEqual(out.count(f"best loss {min(losses):.4f} at step {losses.index(min(losses))}"), 1, out)
 
 
 if __name__ == "__main__":
