@@ -219,6 +219,8 @@ class RealSdks(Written):
         self.assertEqual((config["layers"], config["name"]), (1, "linear"))
         self.assertEqual({row["_step"]: row["train/loss"] for row in history if "train/loss" in row}, losses_of(done))
         self.assertEqual(len(list(self.folder.glob("wandb/offline-run-*/files/media/images/*.png"))), 2)
+        [table] = self.folder.glob("wandb/offline-run-*/files/media/table/guesses_*.table.json")
+        self.assertEqual(json.loads(table.read_text()), {"columns": ["word", "count"], "data": [["a", 1], ["b", 2]]})
         self.assertEqual(list((self.folder / "tracker_journals").iterdir()), [])
 
     def test_mlflow_stores_parameters_and_metrics(self):
@@ -231,6 +233,7 @@ class RealSdks(Written):
         self.assertEqual(database.execute("select name, status from runs").fetchall(), [("first", "FINISHED")])
         self.assertEqual(database.execute("select name from experiments where name = 'project'").fetchall(), [("project",)])
         self.assertIn("takes numbers alone: note is left out", done.stderr)
+        self.assertEqual(len(list(self.folder.glob("mlruns/*/*/artifacts/facts/hostname"))), 1)
 
     def test_trackio_stores_metrics(self):
         done = run_tool(self.folder, "trackio", "trackio.name=first")

@@ -50,17 +50,26 @@ accel::TrackerDict kwargs_of(const std::vector<std::string>& words) {
   return all;
 }
 
-void log_other_kinds(accel::Accelerator& accelerator, int steps, bool has_board) {
+void log_other_kinds(accel::Accelerator& accelerator, int steps, const std::string& trackers) {
+  const auto has = [&trackers](const char* name) {
+    return trackers.find(name) != std::string::npos;
+  };
   accelerator.log(
       {{"note", "the end"}, {"best", accel::TrackerDict{{"train", 0.25}, {"eval", 0.5}}}}, steps);
   const at::Tensor images = at::arange(2 * 3 * 4 * 5, at::kFloat).reshape({2, 3, 4, 5}) / 120;
   accelerator.log_images({{"images", accel::image_batch(images)}}, steps);
-  if (!has_board) return;
-  if (auto* board = accelerator.get_tracker<accel::TensorBoardTracker>("tensorboard")) {
+  if (!accelerator.is_main_process()) return;
+  if (has("tensorboard")) {
     std::vector<double> values;
     for (int i = 0; i < 50; ++i) values.push_back((i - 20) * 0.37);
-    board->log_histogram("weights", values, steps);
+    accelerator.get_tracker<accel::TensorBoardTracker>("tensorboard")
+        ->log_histogram("weights", values, steps);
   }
+  if (has("wandb"))
+    accelerator.get_tracker<accel::PythonTracker>("wandb")->log_table(
+        "guesses", {"word", "count"}, {accel::TrackerList{"a", 1}, accel::TrackerList{"b", 2}});
+  if (has("mlflow"))
+    accelerator.get_tracker<accel::PythonTracker>("mlflow")->log_artifact("/etc/hostname", "facts");
 }
 
 }  // namespace
@@ -94,7 +103,7 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     std::raise(SIGKILL);
   }
-  log_other_kinds(accelerator, steps, words[1].find("tensorboard") != std::string::npos);
+  log_other_kinds(accelerator, steps, words[1]);
   std::fflush(stdout);
   if (const char* file = std::getenv("ACCEL_TEST_PAUSE")) {
     while (!std::filesystem::exists(file))

@@ -21,5 +21,6 @@
 #include <accel/state.h>
 #include <accel/state_dict.h>
 #include <accel/state_view.h>
+#include <accel/tracking.h>
 #include <accel/version.h>
 #include <accel/with_params.h>
