@@ -129,6 +129,14 @@ TEST(ExportedModel, TakesInputsByNameAndOtherSizes) {
   }
 }
 
+TEST(ExportedModel, KnowsHowManyRowsItsInputsAreLookedUpIn) {
+  ExportedModel net(exported_model("blocks"));
+  EXPECT_EQ(net->index_limit("ids"), 16);
+  EXPECT_EQ(net->index_limit("labels"), -1);
+  EXPECT_EQ(error_of([&] { (void)net->index_limit("tokens"); }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
 TEST(ExportedModel, IsItsLossWhereATensorIsWanted) {
   ExportedModel net(exported_model("blocks"));
   net->eval();
