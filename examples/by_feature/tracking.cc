@@ -1,6 +1,6 @@
 // Tracking: the numbers of a run in TensorBoard, in a file of JSON lines, and in a tracker of one's own.
 //
-//   accel-launch --num_processes 2 build/examples/tracking -- runs
+//   accel-launch --num_processes 2 build/examples/by_feature/tracking -- runs
 //   tensorboard --logdir runs
 //
 // Name "wandb", "mlflow" or another SDK of Python beside them: docs/tracking.md.
