@@ -7,6 +7,8 @@
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Layout.h>
+#include <c10/core/MemoryFormat.h>
 
 #include "libaccel/exported/graph.h"
 
@@ -14,6 +16,11 @@ namespace accel::exported {
 
 // std::nullopt: LibTorch has none, or the file's is not known.
 [[nodiscard]] std::optional<at::ScalarType> scalar_type_of(int dtype);
+
+// The file's numbers of LibTorch's dtypes, layouts and memory formats; std::nullopt: it has none.
+[[nodiscard]] std::optional<int> dtype_code(at::ScalarType dtype);
+[[nodiscard]] std::optional<int> layout_code(c10::Layout layout);
+[[nodiscard]] std::optional<int> memory_format_code(c10::MemoryFormat format);
 
 // A type without what makes it optional.
 [[nodiscard]] c10::TypePtr needed_type(const c10::TypePtr& type);

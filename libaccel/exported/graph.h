@@ -86,6 +86,7 @@ using Argument = std::variant<NoneArgument,
 struct NamedArgument {
   std::string name;  // of the operator's schema; empty for higher-order operators
   Argument value;
+  bool is_keyword = false;  // how Python gives it; of no meaning here
 };
 
 struct NodeOutput {

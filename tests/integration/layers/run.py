@@ -88,6 +88,7 @@ LEVELS = {
                  "engine/construction engine/optim engine/pager engine/settings",
                  "engine/gradients engine/homes",
                  "engine/checkpoint/files",
+                 "exporting",
                  "engine/checkpoint/ranks engine/checkpoint/states",
                  "engine/checkpoint/series",
                  "engine/checkpoint/memory",
