@@ -3,7 +3,7 @@
 #include <cstring>
 #include <map>
 #include <span>
-#include <string_view>
+#include <string>
 #include <variant>
 
 #include <ATen/core/Dict.h>
@@ -15,9 +15,7 @@
 
 #include "checkpoint_tools/formats/crc32.h"
 #include "checkpoint_tools/formats/zip_layout.h"
-#include "libaccel/engine/checkpoint/files/tensor_file.h"
-#include "runtime/checkpoint/file_system.h"
-#include "runtime/checkpoint/hashed_file.h"
+#include "safetensors/hidden_file.h"
 
 namespace accel::exporting {
 namespace {
@@ -120,16 +118,18 @@ void write_archive(const ArchiveContent& content, const std::filesystem::path& p
     checksums.push_back(launcher::crc32(entry.bytes()));
   }
   const launcher::ZipLayout layout(std::move(items));
-  checkpoint::FileSystem& file_system = checkpoint::real_file_system();
-  checkpoint::replace_file(file_system, path, [&](const std::filesystem::path& temporary) {
-    checkpoint::OutputFile file(file_system, temporary);
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      file.append(layout.header(i, checksums[i]));
-      file.append(entries[i].bytes());
-    }
-    file.append(layout.tail(checksums));
-    file.finish();
-  });
+  safetensors::HiddenFile file(path, layout.bytes());
+  std::uint64_t end = 0;
+  const auto append = [&](const auto& bytes) {
+    file.write_at(end, bytes);
+    end += bytes.size();
+  };
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    append(layout.header(i, checksums[i]));
+    append(entries[i].bytes());
+  }
+  append(layout.tail(checksums));
+  file.publish();
 }
 
 void write_weights(const std::vector<ModuleTensor>& tensors, const std::filesystem::path& path) {
