@@ -214,7 +214,7 @@ fuzz() {
     '2 safetensors safetensors pickle' '2 exported exported' '2 store store frames' '2 config config hostlist' '4 proto proto shim'
 }
 
-stage setup 4 setup
+stage setup 6 setup
 if [ $failed -eq 0 ]; then
   measure_machine
   stage build 16 build
