@@ -5,7 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include <ATen/Functions.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/tensor.h>
 #include <torch/data/example.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
