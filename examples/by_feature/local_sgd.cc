@@ -2,12 +2,7 @@
 //
 //   accel-launch --num_processes 2 build/examples/by_feature/local_sgd
 
-#include <cmath>
-#include <cstdint>
-
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/tensor.h>
-#include <torch/data/example.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -15,15 +10,7 @@
 #include <accel/dataloader.h>
 #include <accel/local_sgd.h>
 
-// Points of the plane, and on which side of a line they are.
-struct Points {
-  torch::data::Example<at::Tensor, std::int64_t> get(std::size_t index) const {
-    const auto i = static_cast<double>(index);
-    const double x = std::sin(0.37 * i), y = std::cos(1.13 * i);
-    return {at::tensor({static_cast<float>(x), static_cast<float>(y)}), x + y > 0 ? 1 : 0};
-  }
-  std::size_t size() const { return 250; }
-};
+#include "examples/by_feature/points.h"
 
 int main() {
   accel::Accelerator accelerator;

@@ -46,7 +46,7 @@ constexpr int kMostCodes = 64;
 
 // The code that `value_of` turns into the value.
 template <typename Value, typename ValueOf>
-std::optional<int> code_of(Value value, const ValueOf& value_of) {
+std::optional<int> schema_code_of(Value value, const ValueOf& value_of) {
   for (int code = 0; code < kMostCodes; ++code)
     if (value_of(code) == value) return code;
   return std::nullopt;
@@ -174,15 +174,15 @@ std::optional<at::ScalarType> scalar_type_of(int dtype) {
 }
 
 std::optional<int> dtype_code(at::ScalarType dtype) {
-  return code_of(dtype, scalar_type_of);
+  return schema_code_of(dtype, scalar_type_of);
 }
 
 std::optional<int> layout_code(c10::Layout layout) {
-  return code_of(layout, layout_of);
+  return schema_code_of(layout, layout_of);
 }
 
 std::optional<int> memory_format_code(c10::MemoryFormat format) {
-  return code_of(format, memory_format_of);
+  return schema_code_of(format, memory_format_of);
 }
 
 c10::TypePtr needed_type(const c10::TypePtr& type) {

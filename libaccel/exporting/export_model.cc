@@ -30,7 +30,7 @@ using exporting::TracedGraph;
 
 constexpr const char* kWeightsBeside = "model.safetensors";
 
-[[noreturn]] void refuse_call(const std::string& what, const std::string& remedy) {
+[[noreturn]] void refuse_export(const std::string& what, const std::string& remedy) {
   throw Error(ErrorCode::kInvalidArgument, what, remedy);
 }
 
@@ -45,43 +45,46 @@ std::vector<std::string> names_or(const std::vector<std::string>& names,
   return made;
 }
 
-void check_names(const std::vector<std::string>& names,
-                 std::size_t count,
-                 const std::string& of_what) {
+void check_value_names(const std::vector<std::string>& names,
+                       std::size_t count,
+                       const std::string& of_what) {
   if (names.size() != count)
-    refuse_call("there are " + std::to_string(names.size()) + " names for " +
-                    std::to_string(count) + " " + of_what,
-                "give a name for each, or none");
+    refuse_export("there are " + std::to_string(names.size()) + " names for " +
+                      std::to_string(count) + " " + of_what,
+                  "give a name for each, or none");
   std::set<std::string> seen;
   for (const std::string& name : names)
     if (!seen.insert(name).second)
-      refuse_call("two " + of_what + " are called " + printable(name),
-                  "give them names that differ");
+      refuse_export("two " + of_what + " are called " + printable(name),
+                    "give them names that differ");
 }
 
 void check_inputs(const std::vector<at::Tensor>& inputs, const std::vector<std::string>& names) {
-  check_names(names, inputs.size(), "inputs");
+  check_value_names(names, inputs.size(), "inputs");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!exporting::is_python_name(names[i]))
-      refuse_call("an input is called " + printable(names[i]) + ", as no variable in Python can be",
-                  "use letters, digits and _");
+      refuse_export(
+          "an input is called " + printable(names[i]) + ", as no variable in Python can be",
+          "use letters, digits and _");
     if (!inputs[i].defined())
-      refuse_call("the input " + names[i] + " is not defined",
-                  "leave it out, and have the forward that is exported do without it");
+      refuse_export("the input " + names[i] + " is not defined",
+                    "leave it out, and have the forward that is exported do without it");
   }
 }
 
 void check_tensors(const std::vector<ModuleTensor>& tensors) {
   for (const ModuleTensor& item : tensors) {
     if (item.tensor.is_meta())
-      refuse_call(item.name + " has no memory",
-                  "load weights into the module before it is exported");
+      refuse_export(item.name + " has no memory",
+                    "load weights into the module before it is exported");
     if (interception::owner_of(*item.tensor.unsafeGetTensorImpl()) != nullptr)
-      refuse_call(item.name + " is divided between ranks, or paged",
-                  "export the module before prepare(); weights of a checkpoint go into the file by "
-                  "ExportedModelOptions::weights of who reads it");
+      refuse_export(
+          item.name + " is divided between ranks, or paged",
+          "export the module before prepare(); weights of a checkpoint go into the file by "
+          "ExportedModelOptions::weights of who reads it");
     if (!item.tensor.has_storage())
-      refuse_call(item.name + " is no dense tensor", "export a module whose parameters are dense");
+      refuse_export(item.name + " is no dense tensor",
+                    "export a module whose parameters are dense");
   }
 }
 
@@ -102,19 +105,19 @@ std::int64_t batch_of(const Subject& subject) {
   for (const auto& [name, axis] : subject.options.batch_axes) {
     const auto found = std::ranges::find(subject.input_names, name);
     if (found == subject.input_names.end())
-      refuse_call(
+      refuse_export(
           "ExportOptions::batch_axes names the input " + printable(name) + ", which there is not",
           "name inputs by ExportOptions::input_names");
     const at::Tensor& input =
         subject.inputs[static_cast<std::size_t>(found - subject.input_names.begin())];
     if (axis < 0 || axis >= input.dim())
-      refuse_call("the input " + name + " has no axis " + std::to_string(axis),
-                  "count axes from 0");
+      refuse_export("the input " + name + " has no axis " + std::to_string(axis),
+                    "count axes from 0");
     const std::int64_t size = input.size(axis);
     if (size < 2 || (batch != 0 && size != batch))
-      refuse_call("the batch is " + std::to_string(size) + " in the input " + name +
-                      (batch == 0 ? "" : " and " + std::to_string(batch) + " in others"),
-                  "give an example with one batch of 2 or more");
+      refuse_export("the batch is " + std::to_string(size) + " in the input " + name +
+                        (batch == 0 ? "" : " and " + std::to_string(batch) + " in others"),
+                    "give an example with one batch of 2 or more");
     batch = size;
   }
   return batch;
@@ -138,10 +141,10 @@ TracedGraph traced(const Subject& subject, const std::vector<at::Tensor>& exampl
     outputs = subject.forward(inputs);
   }
   if (outputs.empty())
-    refuse_call("the forward of " + subject.module.name() + " returns no tensor",
-                "return what is to be computed");
+    refuse_export("the forward of " + subject.module.name() + " returns no tensor",
+                  "return what is to be computed");
   const auto names = names_or(subject.options.output_names, outputs.size(), "output");
-  check_names(names, outputs.size(), "outputs");
+  check_value_names(names, outputs.size(), "outputs");
   TracedGraph graph = trace.finish(named(names, outputs));
   exporting::add_module_calls(graph.exported, exporting::parts_of(subject.module));
   return graph;

@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 6> kOutsideOfGraphs = {"aten::requires_gr
                                                               "aten::resize_"};
 
 template <typename Names>
-bool contains(const Names& names, std::string_view name) {
+bool is_listed(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -69,7 +69,7 @@ bool is_for_graph(const c10::FunctionSchema& schema) {
 
 // Calls visit(tensor) for a tensor, and for those of a list.
 template <typename Visit>
-void for_each_tensor(const c10::IValue& value, const Visit& visit) {
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
   if (value.isTensorList() || (value.isList() && !value.isIntList() && !value.isDoubleList()))
     for (const c10::IValue& item : value.toListRef())
@@ -84,7 +84,7 @@ std::string target_of(const c10::FunctionSchema& schema) {
          (schema.overload_name().empty() ? "default" : schema.overload_name());
 }
 
-std::string short_name(const c10::FunctionSchema& schema) {
+std::string base_name(const c10::FunctionSchema& schema) {
   return schema.name().substr(schema.name().rfind(':') + 1);
 }
 
@@ -99,13 +99,13 @@ bool is_autocast_on() {
 
 bool has_mask(const torch::jit::Stack& arguments) {
   bool found = false;
-  for_each_tensor(arguments.at(1), [&](const at::Tensor& index) {
+  visit_tensors(arguments.at(1), [&](const at::Tensor& index) {
     found |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
   });
   return found;
 }
 
-std::string shape_text(const at::Tensor& tensor) {
+std::string traced_shape(const at::Tensor& tensor) {
   std::string text = "[";
   for (const std::int64_t size : tensor.sizes())
     text += (text.size() > 1 ? ", " : "") + std::to_string(size);
@@ -205,7 +205,7 @@ void OperatorTrace::check_operator(const c10::OperatorHandle& op,
   if (is_autocast_on())
     refuse("autocast is on for the operator " + text + ", and a graph has the operators without it",
            "export without autocast, and turn it on around the model that runs the graph");
-  if (contains(kOutsideOfGraphs, schema.name()))
+  if (is_listed(kOutsideOfGraphs, schema.name()))
     refuse("forward() calls the operator " + text + ", which is no part of a graph",
            "call it before forward(), or leave it out");
   if (decided_.contains(schema.name()) || answers_without_values(op, arguments)) return;
@@ -283,7 +283,7 @@ ValueId OperatorTrace::value_of(const c10::FunctionSchema& schema, const at::Ten
     const ValueId same = same_place(tensor);
     if (same == kNoValue)
       refuse("the operator " + operator_text(schema) + " takes a tensor of sizes " +
-                 shape_text(tensor) + " in the memory of " +
+                 traced_shape(tensor) + " in the memory of " +
                  (memory->name.empty() ? "another value" : memory->name) +
                  ", which no operator has made",
              "make it in forward(), by operators of the tensor that it is a part of");
@@ -293,7 +293,7 @@ ValueId OperatorTrace::value_of(const c10::FunctionSchema& schema, const at::Ten
   }
   if (tensor.requires_grad())
     refuse("the operator " + operator_text(schema) + " takes a tensor of sizes " +
-               shape_text(tensor) +
+               traced_shape(tensor) +
                " that requires a gradient and is neither a parameter of the module nor made by "
                "operators of forward()",
            "register it with register_parameter(), or make it in forward()");
@@ -380,8 +380,8 @@ ValueId OperatorTrace::result_value(const at::Tensor& tensor,
 void OperatorTrace::add_results(const c10::OperatorHandle& op,
                                 Node node,
                                 c10::ArrayRef<c10::IValue> results) {
-  const std::string base = short_name(op.schema());
-  const bool is_empty = contains(kEmpty, op.schema().name());
+  const std::string base = base_name(op.schema());
+  const bool is_empty = is_listed(kEmpty, op.schema().name());
   node.name = names_.take(base);
   const bool is_single = results.size() == 1 && results[0].isTensor();
   const auto value_of_result = [&](const at::Tensor& tensor) {
@@ -416,7 +416,7 @@ bool OperatorTrace::run(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   Node node = node_of(op, arguments);
   for (std::size_t i = 0; i < arguments.size(); ++i)
     if (is_write(schema.arguments()[i]))
-      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { note_write(schema, tensor); });
+      visit_tensors(arguments[i], [&](const at::Tensor& tensor) { note_write(schema, tensor); });
   op.callBoxed(stack);
   add_results(op, std::move(node), torch::jit::last(*stack, schema.returns().size()));
   return true;

@@ -20,7 +20,7 @@ namespace {
 
 // The same operators in the same order give the same bits, but for kernels of GPUs that add in any order: there the last digits
 // of single precision, times some hundred terms.
-constexpr double kTolerance = 1e-5;
+constexpr double kTraceTolerance = 1e-5;
 
 struct Results {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
@@ -90,7 +90,7 @@ void compare(const Results& module, const Results& graph, const std::string& on_
     const double apart =
         difference(module.tensors[i].second,
                    i < graph.tensors.size() ? graph.tensors[i].second : at::Tensor());
-    if (apart <= kTolerance) continue;
+    if (apart <= kTraceTolerance) continue;
     throw Error(ErrorCode::kUnsupported,
                 "the graph does not compute what the module computes: " + module.tensors[i].first +
                     " differs by " + std::to_string(apart) + " of its largest value, on " + on_what,

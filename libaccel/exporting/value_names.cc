@@ -30,7 +30,7 @@ bool is_digit(char c) {
 }
 
 template <typename Words>
-bool is_among(const Words& words, const std::string& name) {
+bool is_word_of(const Words& words, const std::string& name) {
   return std::find(words.begin(), words.end(), name) != words.end();
 }
 
@@ -44,13 +44,13 @@ std::string spelled(const std::string& wish) {
 }  // namespace
 
 bool is_python_name(const std::string& name) {
-  return !name.empty() && name == spelled(name) && !is_among(kWords, name);
+  return !name.empty() && name == spelled(name) && !is_word_of(kWords, name);
 }
 
 std::string ValueNames::take(const std::string& wish) {
   const std::string base = spelled(wish);
   int& next = next_[base];
-  if (next == 0 && (is_among(kWords, base) || is_among(kBuiltIn, base))) next = 1;
+  if (next == 0 && (is_word_of(kWords, base) || is_word_of(kBuiltIn, base))) next = 1;
   for (;;) {
     const std::string name = next == 0 ? base : base + "_" + std::to_string(next);
     ++next;

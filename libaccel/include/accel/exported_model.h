@@ -58,7 +58,7 @@ class LoadedModel;
 enum class CompiledUse {
   kNever,
   kWherePossible,  // else the graph is run operator by operator, and a warning says once why
-  kRequired,       // all code of the file, or kUnsupported is thrown, by the constructor or by the forward
+  kRequired,  // all code of the file, or kUnsupported is thrown, by the constructor or by the forward
 };
 
 struct ExportedModelOptions {
