@@ -2,7 +2,7 @@
 """P-X2: machine code of an exported model, one process, fp32, one thread: a forward in eval(), and a forward with its backward, beside
 the interpreter, Python eager and torch.compile.
 
-The model is the Llama of exported_bench.py. Losses must agree within LOSS_TOLERANCE before a time is printed.
+The model is the smaller Llama of exported_bench.py. Losses must agree within LOSS_TOLERANCE before a time is printed.
 """
 import os
 import sys
@@ -11,16 +11,23 @@ import time
 
 import torch
 
-import exported_bench
-from measure import BUILD, SOURCE, emit, median, spread
+import exported_llama
+from measure import BUILD, SOURCE, emit, median, run_ranks, spread
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 CALLS = 10
 # Sums in another order: some hundred roundings of 2^-24 one after the other, relative.
 LOSS_TOLERANCE = 256 * 2.0 ** -24
 
-model = exported_bench.model
-example_inputs = exported_bench.example
+SIZE = "20M"
+
+
+def model():
+    return exported_llama.model(SIZE)
+
+
+def example_inputs():
+    return exported_llama.example(SIZE)
 
 
 def timed(call):
@@ -81,7 +88,7 @@ def main():
         results = {side: [] for side in sides}
         for _ in range(ROUNDS):
             for side, command in sides.items():
-                results[side].append(exported_bench.run(command))
+                results[side].append(run_ranks(command, 1)[0])
     expected = results["PyTorch eager"][0][0]
     for side, rows in results.items():
         if max(abs(a - b) / b for a, b in zip(rows[0][0], expected)) > LOSS_TOLERANCE:
