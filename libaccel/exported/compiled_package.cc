@@ -1,7 +1,6 @@
 #include "libaccel/exported/compiled_package.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 #include <fcntl.h>
@@ -11,6 +10,7 @@
 #include <accel/result.h>
 
 #include "libaccel/exported/graph_reader.h"
+#include "runtime/checksum.h"
 #include "runtime/printable.h"
 #include "runtime/text/joined.h"
 #include "runtime/unique_fd.h"
@@ -25,23 +25,6 @@ constexpr std::string_view kCompiledFolder = "data/aotinductor/";
 constexpr const char* kTable = "accel.json";
 constexpr std::int64_t kTableFormat = 1;
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
-
-// Of a zip archive's entries, and of zlib.
-std::uint32_t crc32_of(std::string_view text) {
-  static const auto table = [] {
-    std::array<std::uint32_t, 256> made{};
-    for (std::uint32_t i = 0; i < made.size(); ++i) {
-      std::uint32_t value = i;
-      for (int bit = 0; bit < 8; ++bit)
-        value = (value & 1) != 0 ? 0xEDB88320U ^ (value >> 1) : value >> 1;
-      made[i] = value;
-    }
-    return made;
-  }();
-  std::uint32_t sum = ~0U;
-  for (const char c : text) sum = table[(sum ^ static_cast<unsigned char>(c)) & 0xFF] ^ (sum >> 8);
-  return ~sum;
-}
 
 std::set<std::string> words_of(std::string_view text) {
   std::set<std::string> words;

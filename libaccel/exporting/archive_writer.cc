@@ -13,8 +13,8 @@
 
 #include <accel/safetensors_file.h>
 
-#include "checkpoint_tools/formats/crc32.h"
 #include "checkpoint_tools/formats/zip_layout.h"
+#include "runtime/checksum.h"
 #include "safetensors/hidden_file.h"
 
 namespace accel::exporting {
@@ -115,7 +115,8 @@ void write_archive(const ArchiveContent& content, const std::filesystem::path& p
   std::vector<std::uint32_t> checksums;
   for (const Entry& entry : entries) {
     items.push_back({"archive/" + entry.name, entry.bytes().size()});
-    checksums.push_back(launcher::crc32(entry.bytes()));
+    const std::span<const std::byte> bytes = entry.bytes();
+    checksums.push_back(crc32_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
   }
   const launcher::ZipLayout layout(std::move(items));
   safetensors::HiddenFile file(path, layout.bytes());

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstddef>
 
-#include "libaccel/tracking/checksum.h"
 #include "libaccel/tracking/png_image.h"
 #include "libaccel/tracking/value_text.h"
+#include "runtime/checksum.h"
 
 namespace accel::tracking {
 namespace {

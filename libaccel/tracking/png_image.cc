@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "libaccel/tracking/checksum.h"
+#include "runtime/checksum.h"
 
 namespace accel::tracking {
 namespace {

@@ -1,6 +1,5 @@
 #include <exception>
 #include <string>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 

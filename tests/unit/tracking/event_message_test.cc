@@ -10,8 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "libaccel/tracking/checksum.h"
 #include "libaccel/tracking/png_image.h"
+#include "runtime/checksum.h"
 
 namespace accel::tracking {
 namespace {
