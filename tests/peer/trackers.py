@@ -24,6 +24,10 @@ import unittest
 from peer_python import BUILD, PEER, SOURCE
 
 # A Python with tensorboard, wandb, mlflow and trackio, when the peer's has them not.
+# Where SDKs leave folders of their own.
+SCRATCH = tempfile.TemporaryDirectory()
+os.environ["TMPDIR"] = SCRATCH.name
+tempfile.tempdir = None
 PYTHON = os.environ.get("ACCEL_TRACKER_PYTHON", PEER)
 if PYTHON != PEER and os.environ.get("ACCEL_TRACKER_SITE") is None:
     found = subprocess.run([PYTHON, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True)
