@@ -216,4 +216,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "collectives_step: %s\n", error.what());
     return 1;
   }
+  return 0;
 }

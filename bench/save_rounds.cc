@@ -152,4 +152,5 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(counts.bytes),
               request_rate,
               byte_rate);
+  return 0;
 }

@@ -2,6 +2,7 @@
 #
 # accel_library(NAME [SHARED] SOURCES ... DEPENDS ...)       static (position independent) unless SHARED; alias accel::NAME
 # accel_executable(NAME SOURCES ... DEPENDS ... [FOLDER bin|examples|bench])
+# accel_programs(GROUP SOURCES ... DEPENDS ... [PREFIX of the targets] [FOLDER ...])     one program of each source, named after it
 # accel_test(NAME SOURCES ... DEPENDS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds])
 #   one gtest binary; every source named *_test.cc below tests/ must be registered, or configuring fails
 # accel_script_test(NAME COMMAND script [argument ...] LABELS ... [TIMEOUT seconds])
@@ -74,6 +75,80 @@ function(accel_executable name)
   accel_configure_target(${name})
   target_link_libraries(${name} PRIVATE ${A_DEPENDS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${A_FOLDER})
+endfunction()
+
+# Writes one source that holds several programs: what they include first, then each in a namespace of its own, then a main() that
+# takes the program by the name under which it was started.
+function(accel_write_programs path)
+  set(includes "")
+  set(programs "")
+  set(table "")
+  foreach(source ${ARGN})
+    cmake_path(GET source STEM program)
+    file(STRINGS ${source} lines REGEX "^#include ")
+    list(APPEND includes ${lines})
+    string(APPEND programs "namespace programs::${program} {\n#include \"${source}\"\n}\n")
+    string(APPEND table "  if (name == \"${program}\") return start(programs::${program}::main, count, arguments);\n")
+  endforeach()
+  list(REMOVE_DUPLICATES includes)
+  list(JOIN includes "\n" includes)
+  file(CONFIGURE OUTPUT ${path} @ONLY CONTENT
+"#include <cstdlib>
+#include <string_view>
+#include <type_traits>
+@includes@
+
+// A main() may end without a return, another function may not: int main() becomes auto main().
+#define main unused; auto main
+@programs@
+#undef main
+template <typename Result, typename... Arguments>
+static int start(Result (*program)(Arguments...), [[maybe_unused]] int count, [[maybe_unused]] char** arguments) {
+  const auto run = [&] {
+    if constexpr (sizeof...(Arguments) == 0) return program();
+    else return program(count, arguments);
+  };
+  if constexpr (std::is_void_v<Result>) return run(), EXIT_SUCCESS;
+  else return run();
+}
+
+int main(int count, char** arguments) {
+  const std::string_view path = arguments[0];
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+@table@  return EXIT_FAILURE;
+}
+")
+endfunction()
+
+# Small programs that include LibTorch cost little but its headers. With ACCEL_UNITY those of a group are compiled together, into
+# one file with several names.
+function(accel_programs group)
+  cmake_parse_arguments(A "" "FOLDER;PREFIX" "SOURCES;DEPENDS" ${ARGN})
+  list(TRANSFORM A_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  if(NOT ACCEL_UNITY)
+    foreach(source ${A_SOURCES})
+      cmake_path(GET source STEM program)
+      accel_executable(${A_PREFIX}${program} SOURCES ${source} DEPENDS ${A_DEPENDS} FOLDER ${A_FOLDER})
+      set_target_properties(${A_PREFIX}${program} PROPERTIES OUTPUT_NAME ${program})
+      if(NOT A_FOLDER STREQUAL bench)
+        accel_optimize_little(${A_PREFIX}${program})
+      endif()
+    endforeach()
+    return()
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${A_SOURCES})
+  accel_write_programs(${CMAKE_CURRENT_BINARY_DIR}/${group}.cc ${A_SOURCES})
+  accel_executable(${group} SOURCES ${CMAKE_CURRENT_BINARY_DIR}/${group}.cc DEPENDS ${A_DEPENDS} FOLDER ${A_FOLDER})
+  if(NOT A_FOLDER STREQUAL bench)
+    accel_optimize_little(${group})
+  endif()
+  foreach(source ${A_SOURCES})
+    cmake_path(GET source STEM program)
+    set(path ${PROJECT_BINARY_DIR}/${A_FOLDER}/${program})
+    add_custom_command(TARGET ${group} POST_BUILD
+      COMMAND ${CMAKE_COMMAND} -E rm -f ${path} COMMAND ${CMAKE_COMMAND} -E create_hardlink $<TARGET_FILE:${group}> ${path})
+    add_custom_target(${A_PREFIX}${program} DEPENDS ${group})
+  endforeach()
 endfunction()
 
 set_property(GLOBAL PROPERTY ACCEL_REGISTERED_TESTS "")

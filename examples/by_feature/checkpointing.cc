@@ -8,6 +8,7 @@
 
 #include <accel/accelerator.h>
 #include <accel/dataloader.h>
+#include <accel/random.h>
 
 #include "examples/by_feature/points.h"
 
@@ -16,6 +17,7 @@ int main(int count, char** arguments) {
   accel::Accelerator accelerator(
       {.project_config = {
            .project_dir = arguments[1], .automatic_checkpoint_naming = true, .total_limit = 2}});
+  accel::set_seed(0);
   torch::nn::Linear net(2, 2);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0).momentum(0.9));
   accel::DataLoader points(Points{}, {.batch_size = 8, .shuffle = true});
@@ -35,4 +37,5 @@ int main(int count, char** arguments) {
     accelerator.save_state();
   }
   accelerator.end_training();
+  return 0;
 }

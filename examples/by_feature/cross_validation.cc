@@ -11,6 +11,7 @@
 
 #include <accel/accelerator.h>
 #include <accel/dataloader.h>
+#include <accel/random.h>
 
 #include "examples/by_feature/points.h"
 
@@ -27,6 +28,7 @@ struct Fold {
 
 int main() {
   accel::Accelerator accelerator;
+  accel::set_seed(0);
   double sum = 0;
   for (std::size_t fold = 0; fold < 5; ++fold) {
     torch::nn::Linear net(2, 2);

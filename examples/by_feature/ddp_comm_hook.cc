@@ -9,6 +9,7 @@
 #include <accel/accelerator.h>
 #include <accel/communication_hook.h>
 #include <accel/dataloader.h>
+#include <accel/random.h>
 
 #include "examples/by_feature/points.h"
 
@@ -16,6 +17,7 @@ int main() {
   accel::AcceleratorOptions options;
   options.ddp.comm_hook = accel::DDPCommunicationHookType::kBf16;
   accel::Accelerator accelerator(options);
+  accel::set_seed(0);
   torch::nn::Linear net(2, 2);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
   accel::DataLoader points(Points{}, {.batch_size = 8, .shuffle = true});

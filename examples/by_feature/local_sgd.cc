@@ -9,11 +9,13 @@
 #include <accel/accelerator.h>
 #include <accel/dataloader.h>
 #include <accel/local_sgd.h>
+#include <accel/random.h>
 
 #include "examples/by_feature/points.h"
 
 int main() {
   accel::Accelerator accelerator;
+  accel::set_seed(0);
   torch::nn::Linear net(2, 2);
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1.0));
   accel::DataLoader points(Points{}, {.batch_size = 8, .shuffle = true});

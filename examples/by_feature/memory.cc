@@ -12,11 +12,13 @@
 #include <accel/accelerator.h>
 #include <accel/dataloader.h>
 #include <accel/memory.h>
+#include <accel/random.h>
 
 #include "examples/by_feature/points.h"
 
 int main() {
   accel::Accelerator accelerator;
+  accel::set_seed(0);
   auto train = accel::find_executable_batch_size(
       [&](std::int64_t batch_size) {
         accelerator.free_memory();  // what the try before had prepared
