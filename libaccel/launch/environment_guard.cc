@@ -12,17 +12,21 @@
 
 namespace accel {
 EnvironmentGuard::EnvironmentGuard(std::map<std::string, std::optional<std::string>> before,
-                                   bool is_all)
-    : before_(std::move(before)), is_all_(is_all) {}
+                                   std::optional<std::string> prefix)
+    : before_(std::move(before)), prefix_(std::move(prefix)) {}
 
 EnvironmentGuard::EnvironmentGuard(EnvironmentGuard&& other) noexcept
     : before_(std::move(other.before_)),
-      is_all_(other.is_all_),
+      prefix_(std::move(other.prefix_)),
       is_active_(std::exchange(other.is_active_, false)) {}
 
 EnvironmentGuard::~EnvironmentGuard() {
   if (!is_active_) return;
-  if (is_all_) ::clearenv();
+  if (prefix_) {
+    for (const auto& [name, value] : own_environment()) {
+      if (name.starts_with(*prefix_) && !before_.contains(name)) ::unsetenv(name.c_str());
+    }
+  }
   for (const auto& [name, value] : before_) {
     if (value) {
       ::setenv(name.c_str(), value->c_str(), 1);
@@ -44,7 +48,7 @@ EnvironmentGuard launch::set_variables(const std::map<std::string, std::string>&
     before[name] = current == nullptr ? std::nullopt : std::optional<std::string>(current);
   }
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-  return {std::move(before), false};
+  return {std::move(before), std::nullopt};
 }
 
 EnvironmentGuard patch_environment(const std::map<std::string, std::string>& variables) {
@@ -57,7 +61,16 @@ EnvironmentGuard clear_environment() {
   std::map<std::string, std::optional<std::string>> before;
   for (const auto& [name, value] : own_environment()) before[name] = value;
   ::clearenv();
-  return {std::move(before), true};
+  return {std::move(before), ""};
+}
+
+EnvironmentGuard purge_accelerate_environment() {
+  const std::string prefix = "ACCELERATE_";
+  std::map<std::string, std::optional<std::string>> before;
+  for (const auto& [name, value] : own_environment()) {
+    if (name.starts_with(prefix)) before[name] = value;
+  }
+  return {std::move(before), prefix};
 }
 
 }  // namespace accel

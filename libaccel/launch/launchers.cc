@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -282,6 +283,16 @@ void require_turn(const LaunchTurn& turn, std::string_view launcher) {
       .value();
 }
 
+// Flushed, so that no copy of the program writes it again.
+void say_what_begins(int num_processes) {
+  if (num_processes == 1) {
+    std::puts("Launching training on CPU.");
+  } else {
+    std::printf("Launching training on %d CPUs.\n", num_processes);
+  }
+  std::fflush(stdout);
+}
+
 // One process needs no other than this one; it has the variables that a worker would get from the options.
 void call_in_place(const LaunchFunction& function, const NotebookLauncherOptions& options) {
   const EnvironmentGuard variables = set_variables(variables_of(options));
@@ -321,6 +332,7 @@ void notebook_launcher(const LaunchFunction& function, const NotebookLauncherOpt
   launch::require_turn(turn, "notebook_launcher");
   auto spec = launch::plan_notebook_job(launch::launch_place(), options);
   const bool is_alone = spec.has_value() && spec->identity.world_size == 1;
+  if (spec.has_value()) launch::say_what_begins(*options.num_processes);
   if (is_alone && options.max_restarts == 0) return launch::call_in_place(function, options);
   launch::run_job("notebook_launcher", function, std::move(spec), options.stop);
 }

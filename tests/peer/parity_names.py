@@ -76,6 +76,19 @@ def faults():
                     yield f"{where}: {path} is not there"
 
 
+def constant_faults():
+    """accel/checkpoint_names.h has the values of accelerate.utils.constants."""
+    import accelerate.utils.constants as peer
+
+    text = (SOURCE / "libaccel/include/accel/checkpoint_names.h").read_text()
+    values = dict(re.findall(r'constexpr std::string_view (k\w+) = "([^"]*)";', text))
+    assert len(values) > 10, "the constants were not read"
+    for name, value in values.items():
+        upper = re.sub(r"(?<!^)(?=[A-Z])", "_", name[1:]).upper()
+        if getattr(peer, upper) != value:
+            yield f"{name} is {value!r}, and {upper} of the peer {getattr(peer, upper)!r}"
+
+
 def peer_parsers():
     """[(page of our manual, the peer's parser)]"""
     from accelerate.commands import env, estimate, launch, merge, test, to_fsdp2, tpu
@@ -113,7 +126,7 @@ def bare(flag):
 
 
 def main():
-    found = [*faults(), *flag_faults()]
+    found = [*faults(), *constant_faults(), *flag_faults()]
     for fault in found:
         print("parity:", fault)
     print(f"parity: {len(found)} faults, {len(peer_names())} names")

@@ -247,7 +247,12 @@ accel::LaunchFunction function_of(const Arguments& arguments) {
 }
 
 void launch_once(const Arguments& arguments) {
-  if (arguments.is_notebook) {
+  if (arguments.is_notebook && arguments.way == "captures") {
+    const auto call = [](const std::string& what, int one) {
+      if (one == 1) kFunctions.at(what)();
+    };
+    accel::notebook_launcher(call, std::tuple(arguments.what, 1), arguments.options);
+  } else if (arguments.is_notebook) {
     accel::notebook_launcher(function_of(arguments), arguments.options);
   } else {
     accel::debug_launcher(function_of(arguments), arguments.ranks);

@@ -20,8 +20,8 @@ Accelerator& Accelerator::operator=(Accelerator&&) noexcept = default;
 // ---- preparing
 
 std::shared_ptr<detail::ModelRuntime> Accelerator::runtime_for(
-    std::shared_ptr<torch::nn::Module> module) {
-  return impl_->preparation.runtime_for(std::move(module));
+    std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options) {
+  return impl_->preparation.runtime_for(std::move(module), options);
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(

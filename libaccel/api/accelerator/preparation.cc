@@ -133,7 +133,8 @@ void Preparation::set_state_dict_type(StateDictType type) {
   }
 }
 
-std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn::Module> module) {
+std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn::Module> module,
+                                                       const PrepareModelOptions& asked) {
   if (module == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
                 "prepare() got a module holder without a module",
@@ -142,12 +143,13 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   for (const auto& known : models) {
     if (known->module() == module) return known;
   }
-  if (options.device_placement && !sharding::is_empty(*module)) module->to(state.device());
+  const bool is_placed = asked.device_placement.value_or(options.device_placement);
+  if (is_placed && !sharding::is_empty(*module)) module->to(state.device());
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = state.process_group();
-  const bool has_others = group != nullptr && group->size() > 1;
+  const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;
   if (has_others) sharding::verify_same_settings(fsdp, recipe, *group);
-  sharding::refuse_empty_models(*module, group.get(), fsdp);
+  sharding::refuse_empty_models(*module, has_others ? group.get() : nullptr, fsdp);
   // On one process too: its checkpoints are those of several.
   if (recipe.widens_parameters) sharding::widen_parameters(*module);
   const bool has_budget = fsdp && has_page_budget(*fsdp, group.get());

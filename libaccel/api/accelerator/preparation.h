@@ -42,7 +42,8 @@ class Preparation {
   Preparation& operator=(const Preparation&) = delete;
 
   // The runtime of a module, made at the first call for it.
-  std::shared_ptr<ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module);
+  std::shared_ptr<ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module,
+                                            const PrepareModelOptions& asked);
   AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
   // on_boundary: called when a loop is done with a batch; may be empty.

@@ -93,6 +93,7 @@ struct Texts<Reduction> {
       {Reduction::kMean, "mean"},
       {Reduction::kSum, "sum"},
       {Reduction::kMax, "max"},
+      {Reduction::kNone, "none"},
   };
 };
 
@@ -152,6 +153,39 @@ struct Texts<LoggerType> {
       {LoggerType::kClearml, "clearml"},
       {LoggerType::kDvclive, "dvclive"},
       {LoggerType::kSwanlab, "swanlab"},
+  };
+};
+
+template <>
+struct Texts<DynamoBackend> {
+  static constexpr std::string_view kKind = "backend of torch.compile";
+  static constexpr EnumText<DynamoBackend> kRows[] = {
+      {DynamoBackend::kNo, "NO"},
+      {DynamoBackend::kEager, "EAGER"},
+      {DynamoBackend::kAotEager, "AOT_EAGER"},
+      {DynamoBackend::kInductor, "INDUCTOR"},
+      {DynamoBackend::kAotTsNvfuser, "AOT_TS_NVFUSER"},
+      {DynamoBackend::kNvprimsNvfuser, "NVPRIMS_NVFUSER"},
+      {DynamoBackend::kCudagraphs, "CUDAGRAPHS"},
+      {DynamoBackend::kOfi, "OFI"},
+      {DynamoBackend::kFx2Trt, "FX2TRT"},
+      {DynamoBackend::kOnnxrt, "ONNXRT"},
+      {DynamoBackend::kTensorrt, "TENSORRT"},
+      {DynamoBackend::kAotTorchxlaTraceOnce, "AOT_TORCHXLA_TRACE_ONCE"},
+      {DynamoBackend::kTorchxlaTraceOnce, "TORCHXLA_TRACE_ONCE"},
+      {DynamoBackend::kTvm, "TVM"},
+      {DynamoBackend::kHpuBackend, "HPU_BACKEND"},
+      {DynamoBackend::kNeuron, "NEURON"},
+  };
+};
+
+template <>
+struct Texts<SageMakerDistributedType> {
+  static constexpr std::string_view kKind = "distributed type of SageMaker";
+  static constexpr EnumText<SageMakerDistributedType> kRows[] = {
+      {SageMakerDistributedType::kNo, "NO"},
+      {SageMakerDistributedType::kDataParallel, "DATA_PARALLEL"},
+      {SageMakerDistributedType::kModelParallel, "MODEL_PARALLEL"},
   };
 };
 
@@ -223,6 +257,11 @@ template ACCEL_EXPORT BackwardPrefetch parse<BackwardPrefetch>(std::string_view)
 template ACCEL_EXPORT std::span<const EnumText<AutoWrapPolicy>>
 enum_texts<AutoWrapPolicy>() noexcept;
 template ACCEL_EXPORT AutoWrapPolicy parse<AutoWrapPolicy>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<DynamoBackend>> enum_texts<DynamoBackend>() noexcept;
+template ACCEL_EXPORT DynamoBackend parse<DynamoBackend>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<SageMakerDistributedType>>
+enum_texts<SageMakerDistributedType>() noexcept;
+template ACCEL_EXPORT SageMakerDistributedType parse<SageMakerDistributedType>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<LoggerType>> enum_texts<LoggerType>() noexcept;
 template ACCEL_EXPORT LoggerType parse<LoggerType>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<LogLevel>> enum_texts<LogLevel>() noexcept;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <new>
 #include <string>
 #include <string_view>
@@ -25,6 +26,15 @@ constexpr std::array<std::string_view, 5> kTexts = {
     "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",
 };
 
+// As Python writes a float that was rounded to two digits: at least one digit, no zeros at the end.
+std::string two_digits(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", value);
+  std::string digits(text.data());
+  if (digits.ends_with('0')) digits.pop_back();
+  return digits;
+}
+
 // Whether it holds on any rank.
 bool on_any_rank(bool here) {
   if (!PartialState::initialized()) return here;
@@ -41,6 +51,16 @@ bool should_reduce_batch_size(const std::exception& error) {
   const std::string_view text = error.what();
   return std::ranges::any_of(
       kTexts, [&](std::string_view known) { return text.find(known) != std::string_view::npos; });
+}
+
+std::string convert_bytes(std::int64_t size) {
+  if (size < 1024) return std::to_string(size) + " bytes";
+  auto rest = static_cast<double>(size) / 1024;
+  for (const char* unit : {" KB", " MB", " GB", " TB"}) {
+    if (rest < 1024) return two_digits(rest) + unit;
+    rest /= 1024;
+  }
+  return two_digits(rest) + " PB";
 }
 
 void clear_device_cache() noexcept {

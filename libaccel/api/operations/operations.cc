@@ -9,8 +9,14 @@
 // shorter side waiting.
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -208,3 +214,34 @@ void CollectiveCall::compare(const std::string& description) const {
 }
 
 }  // namespace accel::detail
+
+namespace accel {
+
+at::Tensor copy_tensor_to_devices(const std::optional<at::Tensor>& tensor) {
+  const bool is_here = tensor && tensor->defined();
+  using Form = std::tuple<bool, std::vector<std::int64_t>, int>;
+  const Form own =
+      is_here ? Form(true, tensor->sizes().vec(), static_cast<int>(tensor->scalar_type())) : Form();
+  const std::vector<Form> forms = gather_object(std::vector<Form>{own});
+  std::vector<int> owners;
+  for (std::size_t rank = 0; rank < forms.size(); ++rank) {
+    if (std::get<bool>(forms[rank])) owners.push_back(static_cast<int>(rank));
+  }
+  if (owners.size() != 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "copy_tensor_to_devices: " + std::to_string(owners.size()) + " of " +
+                    std::to_string(forms.size()) + " ranks bring a tensor",
+                "pass the tensor on one rank, and nothing on the others");
+  }
+  const auto& [_, sizes, type] = forms[static_cast<std::size_t>(owners.front())];
+  if (is_here) return broadcast(tensor->detach().clone(), owners.front());
+  const auto options =
+      at::TensorOptions().dtype(static_cast<at::ScalarType>(type)).device(PartialState().device());
+  return broadcast(at::zeros(sizes, options), owners.front());
+}
+
+void wait_for_everyone() {
+  PartialState().wait_for_everyone();
+}
+
+}  // namespace accel

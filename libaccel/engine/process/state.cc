@@ -21,6 +21,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sched.h>
+#include <sys/utsname.h>
 
 #include <accel/env_contract.h>
 #include <accel/error.h>
@@ -28,6 +29,7 @@
 #include <accel/state.h>
 
 #include "libaccel/engine/precision/precision_recipe.h"
+#include "libaccel/engine/process/old_kernel.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/process/supervisor_link.h"
 #include "libaccel/engine/process/unused_gpus.h"
@@ -129,6 +131,12 @@ void note_unused_gpus(const EnvLookup& env, ProcessState& state) {
     state.notices.push_back(*std::move(notice));
 }
 
+void note_old_kernel(ProcessState& state) {
+  utsname name{};
+  if (::uname(&name) != 0) return;
+  if (auto notice = old_kernel_notice(name.release)) state.notices.push_back(*std::move(notice));
+}
+
 // Without OMP_NUM_THREADS every rank would start a thread for each core.
 void limit_threads(const EnvLookup& env, const WorkerIdentity& identity) {
   if (env("OMP_NUM_THREADS") || env("MKL_NUM_THREADS")) return;
@@ -149,6 +157,7 @@ std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
   const bool is_for_cpu = options.cpu || env_flag(env, "ACCELERATE_USE_CPU");
   state->device = choose_device(env, state->identity, is_for_cpu);
   if (!is_for_cpu) note_unused_gpus(env, *state);
+  note_old_kernel(*state);
   if (state->device.is_cuda()) {
     c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(state->device);
   }

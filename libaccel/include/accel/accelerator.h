@@ -39,6 +39,7 @@
 #include <accel/detail/preparable.h>
 #include <accel/detail/sync_scopes.h>
 #include <accel/export.h>
+#include <accel/memory.h>
 #include <accel/operations.h>
 #include <accel/optim.h>
 #include <accel/precision.h>
@@ -81,30 +82,31 @@ class ACCEL_EXPORT Accelerator {
   //   loader     accel::DataLoader                            -> the same, for this rank
   //   scheduler  the same three; anything Stateful with       -> AcceleratedScheduler
   //              step(). Follows the optimizer it was made for.
+  //   others     without a step(): tokenizers, nullptr, ...   -> an lvalue as a reference, else the value
   //
   // Throws kShapeMismatch when the ranks have different models, kDataSharding for batches that cannot
   // be divided; kPeerLost, kProcessGroup.
   // Requires: every rank prepares the same objects in the same order.
   template <typename... Objects>
-  auto prepare(Objects&&... objects) {
+  decltype(auto) prepare(Objects&&... objects) {
     static_assert(sizeof...(Objects) > 0, "prepare() wants at least one object");
-    std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...> prepared{
-        prepare_one(std::forward<Objects>(objects))...};
+    using Results = std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...>;
+    Results prepared{prepare_one(std::forward<Objects>(objects))...};
     match_optimizers();
     match_schedulers();
     if constexpr (sizeof...(Objects) == 1) {
-      return std::get<0>(std::move(prepared));
+      return std::tuple_element_t<0, Results>(std::get<0>(std::move(prepared)));
     } else {
       return prepared;
     }
   }
 
   template <detail::ModuleHandle Handle>
-  Prepared<Handle> prepare_model(const Handle& model) {
+  Prepared<Handle> prepare_model(const Handle& model, const PrepareModelOptions& options = {}) {
     if constexpr (requires { model.is_empty(); }) {
-      if (model.is_empty()) return Prepared<Handle>(model, runtime_for(nullptr));
+      if (model.is_empty()) return Prepared<Handle>(model, runtime_for(nullptr, options));
     }
-    Prepared<Handle> prepared(model, runtime_for(detail::module_of(model)));
+    Prepared<Handle> prepared(model, runtime_for(detail::module_of(model), options));
     match_optimizers();
     return prepared;
   }
@@ -133,6 +135,12 @@ class ACCEL_EXPORT Accelerator {
   // as long as the caller holds them. Memory that is kept for saves in the background goes.
   void free_memory();
   void clear() { free_memory(); }
+  // The same, and lets go of the objects handed in (accel/memory.h).
+  template <typename... Objects>
+  requires(sizeof...(Objects) > 0) void free_memory(Objects&... objects) {
+    free_memory();
+    release_memory(objects...);
+  }
 
   // --- the training step
 
@@ -183,9 +191,12 @@ class ACCEL_EXPORT Accelerator {
                              double norm_type = 2.0);
   // Cuts each gradient to [-clip_value, clip_value]. Throws kInvalidArgument for a clip_value below 0 or NaN.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
-  // fp16: divides the gradients of all optimizers, or of one, by the scale. Otherwise does nothing.
+  // fp16: divides the gradients of all optimizers, of one, or of several, by the scale. Otherwise does nothing.
   void unscale_gradients();
   void unscale_gradients(const AcceleratedOptimizer& optimizer);
+  void unscale_gradients(const std::vector<AcceleratedOptimizer>& optimizers) {
+    for (const AcceleratedOptimizer& optimizer : optimizers) unscale_gradients(optimizer);
+  }
 
   // Runs what follows in the precision of the Accelerator (the loss, say; forwards do so by
   // themselves).
@@ -209,6 +220,8 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] c10::Device device() const { return state().device(); }
   [[nodiscard]] DistributedType distributed_type() const { return state().distributed_type(); }
   [[nodiscard]] bool use_distributed() const { return state().use_distributed(); }
+  // Whether each process drives a device of its own that is not the CPU.
+  [[nodiscard]] bool multi_device() const { return use_distributed() && !device().is_cpu(); }
   [[nodiscard]] int num_processes() const { return state().num_processes(); }
   [[nodiscard]] int process_index() const { return state().process_index(); }
   [[nodiscard]] int local_process_index() const { return state().local_process_index(); }
@@ -419,10 +432,11 @@ class ACCEL_EXPORT Accelerator {
   struct Impl;
 
   template <typename T>
-  auto prepare_one(T&& object);
+  decltype(auto) prepare_one(T&& object);
 
   // The runtime of a module, made at the first call for it.
-  std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module);
+  std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module,
+                                                    const PrepareModelOptions& options);
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
   void add_custom_object(Stateful& object);
   // Optimizers of sharded models get their pieces, whichever was prepared first.
@@ -445,7 +459,7 @@ class ACCEL_EXPORT Accelerator {
 };
 
 template <typename T>
-auto Accelerator::prepare_one(T&& object) {
+decltype(auto) Accelerator::prepare_one(T&& object) {
   using Passed = std::remove_cvref_t<T>;
   using Object = detail::ObjectOf<T>;
   if constexpr (detail::is_prepared<Passed> || std::is_same_v<Passed, AcceleratedOptimizer> ||
@@ -462,13 +476,16 @@ auto Accelerator::prepare_one(T&& object) {
     return prepare_optimizer(std::move(shared));
   } else if constexpr (std::is_convertible_v<Object*, Scheduler*>) {
     return add_scheduler(detail::share(std::forward<T>(object)));
-  } else {
-    static_assert(
-        detail::SchedulerObject<Object>,
-        "prepare() wants a module, an optimizer, a data loader, or a scheduler: a class that "
-        "derives from accel::Stateful and has step()");
+  } else if constexpr (detail::SchedulerObject<Object>) {
     return add_scheduler(
         std::make_shared<detail::SchedulerAdapter<Object>>(detail::share(std::forward<T>(object))));
+  } else {
+    static_assert(
+        !requires(Object & other) { other.step(); },
+        "prepare() wants a module, an optimizer, a data loader, or a scheduler: a class that "
+        "derives from accel::Stateful and has step()");
+    return static_cast<std::conditional_t<std::is_lvalue_reference_v<T>, T, Passed>>(
+        std::forward<T>(object));
   }
 }
 

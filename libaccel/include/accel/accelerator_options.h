@@ -122,4 +122,12 @@ struct AcceleratorOptions {
   int preemption_exit_code = 85;  // of this process, after it has saved; 1 to 255
 };
 
+// Of Accelerator::prepare_model().
+struct PrepareModelOptions {
+  std::optional<bool> device_placement;  // default: AcceleratorOptions::device_placement
+  // For inference and evaluation: mixed precision alone. The model is neither copied nor divided, no rank waits for another in
+  // its forward, and the averages of a BatchNorm stay this rank's own. backward() through it averages nothing.
+  bool evaluation_mode = false;
+};
+
 }  // namespace accel

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -118,6 +119,15 @@ T send_to_device(const T& data, at::Device device, const SendOptions& options = 
 template <typename T>
 T convert_to_fp32(const T& data) {
   return recursively_apply(data, [](const at::Tensor& tensor) { return detail::to_fp32(tensor); });
+}
+
+// A callable that calls `forward` and returns what it returned, its fp16 and bf16 tensors as fp32. Prepared models do so by
+// themselves.
+template <typename Forward>
+[[nodiscard]] auto convert_outputs_to_fp32(Forward forward) {
+  return [forward = std::move(forward)](auto&&... args) mutable {
+    return convert_to_fp32(forward(std::forward<decltype(args)>(args)...));
+  };
 }
 
 }  // namespace accel

@@ -18,15 +18,17 @@ namespace accel {
 // Puts variables back when it goes.
 class ACCEL_EXPORT EnvironmentGuard {
  public:
-  // `before`: values to put back; empty values of it: variables to remove. is_all: nothing else stays.
-  EnvironmentGuard(std::map<std::string, std::optional<std::string>> before, bool is_all);
+  // `before`: values to put back; empty values of it: variables to remove. `prefix`: other variables that begin with it
+  // go, all of them when it is empty.
+  EnvironmentGuard(std::map<std::string, std::optional<std::string>> before,
+                   std::optional<std::string> prefix);
   ~EnvironmentGuard();
   EnvironmentGuard(EnvironmentGuard&& other) noexcept;
   EnvironmentGuard& operator=(EnvironmentGuard&&) = delete;
 
  private:
   std::map<std::string, std::optional<std::string>> before_;
-  bool is_all_;
+  std::optional<std::string> prefix_;
   bool is_active_ = true;
 };
 
@@ -38,6 +40,10 @@ patch_environment(const std::map<std::string, std::string>& variables);
 
 // Removes all variables until the guard goes; then all are as before, and what was added is gone.
 [[nodiscard]] ACCEL_EXPORT EnvironmentGuard clear_environment();
+
+// Changes nothing now: when the guard goes, the variables that begin with ACCELERATE_ are as they are now, so that what one
+// run or one test has set does not decide the next. The decorator of this name in Accelerate is such a guard around a function.
+[[nodiscard]] ACCEL_EXPORT EnvironmentGuard purge_accelerate_environment();
 
 // Writes a configuration for this machine that accel-launch and `accelerate launch` read: all of its GPUs, or one
 // process on the CPU. As JSON, whatever the file is called, as the peer does: JSON is valid YAML.

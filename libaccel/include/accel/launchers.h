@@ -39,6 +39,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -141,10 +142,21 @@ ACCEL_EXPORT void init_launcher(int argc, char** argv);
 //         copies cannot begin in the folder that the program is in.
 ACCEL_EXPORT void debug_launcher(const LaunchFunction& function, int num_processes = 2);
 
-// The same with the machine's devices and with options. Errors as debug_launcher(); kInvalidArgument names the option;
-// kPortInUse.
+// The same with the machine's devices and with options. First writes to stdout, as Accelerate does, "Launching training on 2 CPUs."
+// Errors as debug_launcher(); kInvalidArgument names the option; kPortInUse.
 ACCEL_EXPORT void notebook_launcher(const LaunchFunction& function,
                                     const NotebookLauncherOptions& options);
+
+// The same with arguments, of which each worker has a copy: function(args...).
+template <typename F, typename... Args>
+requires std::invocable<F&, Args&...>
+void notebook_launcher(F function,
+                       std::tuple<Args...> args,
+                       const NotebookLauncherOptions& options) {
+  notebook_launcher([function = std::move(function),
+                     args = std::move(args)]() mutable { std::apply(function, args); },
+                    options);
+}
 
 // Makes `function` known under `name` to programs that are executed again as workers; before main(), in other words from
 // the constructor of an object at namespace scope, which ACCEL_LAUNCH_FUNCTION makes. Errors kInvalidArgument: the name

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -30,6 +31,10 @@ namespace accel {
 
 // Gives what the heap has free back to the system. Cost: a walk over the heap.
 ACCEL_EXPORT void clear_device_cache() noexcept;
+
+// "512 bytes", "1.5 KB", "4.0 GB", ...: the largest unit of 1024 that leaves at least 1, two digits after the point at most. As
+// Accelerate writes it; the units of libaccel's own messages are KiB and MiB.
+[[nodiscard]] ACCEL_EXPORT std::string convert_bytes(std::int64_t size);
 
 // Lets go of objects that can be empty (tensors, modules, smart pointers, optionals) and of the memory that this sets free.
 template <typename... Objects>

@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,10 +102,12 @@ T gather(const T& data) {
   return recursively_apply(data, [&](const at::Tensor& tensor) { return call.gather(tensor); });
 }
 
-// The mean (by default; Accelerator::reduce() sums by default), sum or maximum over the ranks, in new tensors.
+// The mean (by default; Accelerator::reduce() sums by default), sum or maximum over the ranks, in new tensors; with kNone the
+// data itself, and no rank waits.
 // Errors  kInvalidArgument for the mean of integers.
 template <typename T>
 T reduce(const T& data, Reduction reduction = Reduction::kMean) {
+  if (reduction == Reduction::kNone) return data;
   const detail::CollectiveCall call("reduce");
   call.verify(data);
   return recursively_apply(
@@ -153,6 +156,14 @@ void broadcast_object_list(std::vector<T>& objects, int from_process = 0) {
   const std::string bytes = call.is_source(from_process) ? encode_object(objects) : std::string();
   objects = decode_object<std::vector<T>>(call.broadcast_bytes(bytes, from_process));
 }
+
+// A tensor that one rank has and the others have not, on all of them; they need to know neither its shape nor its type.
+// Errors  kInvalidArgument, on every rank, unless exactly one rank brings a tensor.
+ACCEL_EXPORT at::Tensor copy_tensor_to_devices(
+    const std::optional<at::Tensor>& tensor = std::nullopt);
+
+// PartialState::wait_for_everyone().
+ACCEL_EXPORT void wait_for_everyone();
 
 // A single object of one rank on all of them.
 template <typename T>

@@ -137,6 +137,17 @@ class Prepared {
   std::shared_ptr<detail::ModelRuntime> runtime_;
 };
 
+// What was prepared: unwrap(). Of a model that was not, the model itself. No module is wrapped within another, so there is nothing
+// to take off: mixed precision and the exchange of gradients belong to Prepared.
+template <typename Handle>
+[[nodiscard]] Handle extract_model_from_parallel(const Prepared<Handle>& model) {
+  return model.unwrap();
+}
+template <typename Handle>
+[[nodiscard]] Handle extract_model_from_parallel(const Handle& model) {
+  return model;
+}
+
 namespace detail {
 template <typename T>
 inline constexpr bool is_prepared = false;

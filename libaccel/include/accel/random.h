@@ -43,5 +43,9 @@ ACCEL_EXPORT void set_rng_state(const StateDict& state);
 ACCEL_EXPORT void synchronize_rng_states(
     const std::vector<RNGType>& types,
     const std::optional<at::Generator>& generator = std::nullopt);
+inline void synchronize_rng_state(RNGType type,
+                                  const std::optional<at::Generator>& generator = std::nullopt) {
+  synchronize_rng_states({type}, generator);
+}
 
 }  // namespace accel

@@ -52,8 +52,8 @@ enum class RNGType {
   kGenerator,
 };
 
-// How reduce() combines the values of the ranks.
-enum class Reduction { kMean, kSum, kMax };
+// How reduce() combines the values of the ranks; kNone: not at all, each keeps its own.
+enum class Reduction { kMean, kSum, kMax, kNone };
 
 // How FSDP divides the state of training; docs/sharding.md. The peer's numbers are one higher.
 enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard, kHybridShard, kHybridShardZero2 };
@@ -79,6 +79,28 @@ enum class LoggerType {
   kDvclive,
   kSwanlab,
 };
+
+// Of Python workers: what torch.compile hands graphs to, and how SageMaker divides a job. libaccel compiles and divides nothing by
+// them; they are here to read and to write what an environment or a file says.
+enum class DynamoBackend {
+  kNo,
+  kEager,
+  kAotEager,
+  kInductor,
+  kAotTsNvfuser,
+  kNvprimsNvfuser,
+  kCudagraphs,
+  kOfi,
+  kFx2Trt,
+  kOnnxrt,
+  kTensorrt,
+  kAotTorchxlaTraceOnce,
+  kTorchxlaTraceOnce,
+  kTvm,
+  kHpuBackend,
+  kNeuron,
+};
+enum class SageMakerDistributedType { kNo, kDataParallel, kModelParallel };
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kCritical };
 

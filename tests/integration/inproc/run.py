@@ -63,8 +63,12 @@ def a_notebook_has_its_options():
     code, out, err = run("early", "report", 2, "--notebook", "--prefix", "<${role_name} ${local_rank}/${rank}> ")
     for rank in (0, 1):
         expect(f"<default {rank}/{rank}> rank RANK={rank} " in out, f"the prefix of rank {rank}: {out}")
+    expect(out.count("Launching training on 2 CPUs.\n") == 1, f"what begins is said once: {out}")
+    code, got, err = run("captures", "report", 2, "--notebook")
+    expect(code == 0 and sorted(reported(got)) == [0, 1], f"a function with arguments: {code} {got} {err}")
     expect("NPROC=2 NODE_RANK=0" in out and "ACCELERATE_USE_CPU=-" in out, f"variables of a notebook: {out}")
     code, out, err = run("registered", "report", 1, "--notebook")
+    expect("Launching training on CPU.\n" in out, f"one process is said too: {out}")
     expect(code == 0 and "RANK=-" in out and "FORK_LAUNCHED=-" in out, f"one process is called in place: {out}")
     for way, ranks in (("registered", 1), ("early", 1), ("early", 2)):
         code, out, err = run(way, "report", ranks, "--notebook", "--precision", "bf16", "--env", "launch_note=lower")

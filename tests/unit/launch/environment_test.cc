@@ -29,6 +29,22 @@ std::string variable(const char* name) {
   return value == nullptr ? "unset" : value;
 }
 
+TEST(PurgeAccelerateEnvironment, PutsBackWhatBeginsWithAccelerateAndNothingElse) {
+  ::setenv("ACCELERATE_TEST_KEPT", "before", 1);
+  {
+    const auto purged = purge_accelerate_environment();
+    EXPECT_EQ(variable("ACCELERATE_TEST_KEPT"), "before");
+    ::setenv("ACCELERATE_TEST_KEPT", "after", 1);
+    ::setenv("ACCELERATE_TEST_NEW", "1", 1);
+    ::setenv("ACCEL_TEST_OTHER", "1", 1);
+  }
+  EXPECT_EQ(variable("ACCELERATE_TEST_KEPT"), "before");
+  EXPECT_EQ(variable("ACCELERATE_TEST_NEW"), "unset");
+  EXPECT_EQ(variable("ACCEL_TEST_OTHER"), "1");
+  ::unsetenv("ACCELERATE_TEST_KEPT");
+  ::unsetenv("ACCEL_TEST_OTHER");
+}
+
 TEST(PatchEnvironment, LastsAsLongAsItsGuard) {
   ::setenv("ACCEL_TEST_KEPT", "before", 1);
   ::unsetenv("ACCEL_TEST_NEW");

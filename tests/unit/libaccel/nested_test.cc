@@ -204,6 +204,14 @@ TEST(Batch, OnlyHalfPrecisionBecomesFp32) {
   EXPECT_EQ(result[3].scalar_type(), at::kLong);
 }
 
+TEST(ConvertOutputsToFp32, WrapsAForward) {
+  auto forward =
+      convert_outputs_to_fp32([](const at::Tensor& x, double factor) { return x * factor; });
+  const at::Tensor result = forward(at::ones({2}, at::kBFloat16), 2.0);
+  EXPECT_EQ(result.scalar_type(), at::kFloat);
+  EXPECT_EQ(result[1].item<float>(), 2.0F);
+}
+
 TEST(Concatenate, JoinsTensorsAndListsMemberByMember) {
   const std::vector<Batch> batches = {{at::arange(2), {"a", "b"}}, {at::arange(3), {"c"}}};
 

@@ -185,6 +185,39 @@ TEST(Operations, BroadcastFillsViewsInPlace) {
   });
 }
 
+TEST(Operations, ReduceWithNoneKeepsWhatEachRankHasAndWaitsForNobody) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const at::Tensor own = two_numbers(state);
+    if (state.is_main_process()) {
+      EXPECT_TRUE(reduce(own, Reduction::kNone).is_same(own));
+    }
+    EXPECT_THAT(values(reduce(own, Reduction::kSum)), ElementsAre(4, 6));
+  });
+}
+
+TEST(CopyTensorToDevices, GivesEveryRankTheTensorOfTheOneThatHasIt) {
+  test::run_ranks(3, [] {
+    const PartialState state;
+    const at::Tensor owned = at::arange(6, at::kLong).view({2, 3});
+    const at::Tensor got =
+        state.process_index() == 1 ? copy_tensor_to_devices(owned) : copy_tensor_to_devices();
+    EXPECT_TRUE(at::equal(got, owned));
+    EXPECT_FALSE(got.is_same(owned));
+    wait_for_everyone();
+  });
+}
+
+TEST(CopyTensorToDevices, WantsOneOwner) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    const auto all_bring_one = [] { (void)copy_tensor_to_devices(at::ones({1})); };
+    const auto none_brings_one = [] { (void)copy_tensor_to_devices(); };
+    EXPECT_THAT(error_of(all_bring_one).message(), HasSubstr("2 of 2 ranks bring a tensor"));
+    EXPECT_THAT(error_of(none_brings_one).message(), HasSubstr("0 of 2 ranks bring a tensor"));
+  });
+}
+
 TEST(PadAcrossProcesses, PadsAtTheEndOrInFront) {
   test::run_ranks(2, [] {
     const PartialState state;

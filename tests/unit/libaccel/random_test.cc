@@ -93,7 +93,12 @@ TEST(RandomOfTwoRanks, SynchronisingGivesEveryRankTheStateOfRankZero) {
     EXPECT_TRUE(at::equal(drawn_own.slice(0, 0, 4), drawn_own.slice(0, 4, 8)));
     EXPECT_EQ(code_of([] { synchronize_rng_states({RNGType::kGenerator}); }),
               ErrorCode::kInvalidArgument);
-    EXPECT_EQ(code_of([] { synchronize_rng_states({RNGType::kXla}); }), ErrorCode::kUnsupported);
+    EXPECT_EQ(code_of([] { synchronize_rng_state(RNGType::kXla); }), ErrorCode::kUnsupported);
+
+    set_seed(10, {.device_specific = true});
+    synchronize_rng_state(RNGType::kTorch);
+    const at::Tensor drawn_again = gather(at::rand({4}));
+    EXPECT_TRUE(at::equal(drawn_again.slice(0, 0, 4), drawn_again.slice(0, 4, 8)));
   });
 }
 

@@ -13,9 +13,11 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -26,9 +28,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include <accel/available.h>
 #include <accel/error.h>
 #include <accel/state.h>
 
+#include "libaccel/engine/process/old_kernel.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/process/unused_gpus.h"
 #include "runtime/nvidia_gpus.h"
@@ -50,6 +54,40 @@ ErrorCode code_of(const std::function<void()>& fn) {
     return error.code();
   }
   return ErrorCode::kCount_;
+}
+
+TEST(OldKernel, IsNamedBelow5_5) {
+  EXPECT_THAT(
+      old_kernel_notice("5.4.0-150-generic").value_or(""),
+      HasSubstr("Detected kernel version 5.4.0, which is below the recommended minimum of 5.5.0"));
+  EXPECT_TRUE(old_kernel_notice("4.18.0-553.el8_10.x86_64"));
+  EXPECT_EQ(old_kernel_notice("5.5.0"), std::nullopt);
+  EXPECT_EQ(old_kernel_notice("6.18.44"), std::nullopt);
+  EXPECT_EQ(old_kernel_notice("unknown"), std::nullopt);
+}
+
+TEST(Available, SaysWhatThisBuildOfLibTorchHas) {
+  EXPECT_TRUE(is_device_available(c10::DeviceType::CPU));
+  EXPECT_EQ(is_cuda_available(), at::detail::getCUDAHooks().deviceCount() > 0);
+  EXPECT_FALSE(is_xpu_available() || is_mps_available() || is_hpu_available() ||
+               is_torch_xla_available());
+  EXPECT_FALSE(is_npu_available() || is_mlu_available() || is_musa_available() ||
+               is_sdaa_available());
+}
+
+TEST(Available, ATakenPortIsInUse) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const int port = ntohs(address.sin_port);
+  EXPECT_FALSE(is_port_in_use(port)) << "bound, and nobody listens";
+  ASSERT_EQ(::listen(socket, 1), 0);
+  EXPECT_TRUE(is_port_in_use(port));
+  ::close(socket);
+  EXPECT_THROW((void)is_port_in_use(0), Error);
 }
 
 TEST(UnusedGpus, AreNamedWithTheWayToGoOn) {
@@ -120,6 +158,17 @@ TEST_F(StateAlone, PrecisionComesFromTheEnvironmentUnlessGiven) {
   AcceleratorState::reset();
   EXPECT_EQ(AcceleratorState({.mixed_precision = PrecisionType::kFp16}).mixed_precision(),
             PrecisionType::kFp16);
+}
+
+TEST_F(StateAlone, TakesThePrecisionsThatAreAvailable) {
+  const auto takes = [](PrecisionType precision) {
+    PartialState::reset();
+    return code_of([&] { const AcceleratorState state({.mixed_precision = precision}); }) ==
+           ErrorCode::kCount_;
+  };
+  EXPECT_EQ(is_bf16_available(), takes(PrecisionType::kBf16));
+  EXPECT_EQ(is_fp16_available(), takes(PrecisionType::kFp16));
+  EXPECT_EQ(is_fp8_available(), takes(PrecisionType::kFp8));
 }
 
 TEST_F(StateAlone, PrecisionCannotChangeLater) {

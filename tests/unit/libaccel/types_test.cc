@@ -19,6 +19,8 @@ using AllEnums = ::testing::Types<DistributedType,
                                   RNGType,
                                   Reduction,
                                   DDPCommunicationHookType,
+                                  DynamoBackend,
+                                  SageMakerDistributedType,
                                   LoggerType,
                                   LogLevel>;
 TYPED_TEST_SUITE(EnumTexts, AllEnums);

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -74,6 +76,77 @@ TEST_F(AcceleratorMembers, FreeMemoryForgetsWhatWasPreparedAndRegistered) {
   EXPECT_THAT(objects.loaders, IsEmpty());
   EXPECT_THAT(objects.custom, IsEmpty());
   EXPECT_EQ(sgd_.use_count(), 1) << "the Accelerator still holds the optimizer";
+}
+
+TEST_F(AcceleratorMembers, FreeMemoryLetsGoOfWhatItIsHanded) {
+  Accelerator accelerator;
+  at::Tensor tensor = at::ones({2});
+  { auto optimizer = accelerator.prepare(sgd_); }
+  accelerator.free_memory(sgd_, tensor);
+  EXPECT_EQ(sgd_, nullptr);
+  EXPECT_FALSE(tensor.defined());
+}
+
+TEST_F(AcceleratorMembers, PrepareHandsObjectsOfOtherKindsBackInTheirPlace) {
+  Accelerator accelerator;
+  std::string tokenizer = "bytes";
+  auto [none, model, same, temporary, optimizer] =
+      accelerator.prepare(nullptr, net_, tokenizer, std::vector<int>{1, 2}, sgd_);
+  EXPECT_EQ(none, nullptr);
+  EXPECT_EQ(&same, &tokenizer);
+  EXPECT_THAT(temporary, ElementsAre(1, 2));
+  EXPECT_EQ(model.unwrap().ptr(), net_.ptr());
+  EXPECT_EQ(&accelerator.prepare(tokenizer), &tokenizer);
+  EXPECT_EQ(accelerator.checkpoint_objects().models.size(), 1U);
+}
+
+TEST_F(AcceleratorMembers, ExtractModelFromParallelGivesWhatWasPrepared) {
+  Accelerator accelerator;
+  const auto model = accelerator.prepare(net_);
+  EXPECT_EQ(extract_model_from_parallel(model).ptr(), net_.ptr());
+  EXPECT_EQ(extract_model_from_parallel(net_).ptr(), net_.ptr());
+}
+
+// Rank 1 alone runs the model: with the exchange of gradients, or of buffers, it would wait for rank 0.
+TEST(EvaluationMode, AModelThatIsPreparedForItWaitsForNobody) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator;
+    torch::nn::Linear net(2, 1);
+    const at::Tensor own = net->weight.detach().clone();
+    const auto model = accelerator.prepare_model(net, {.evaluation_mode = true});
+    EXPECT_TRUE(at::equal(net->weight, own)) << "rank 0's values were sent";
+    if (accelerator.process_index() == 1) {
+      accelerator.backward(model(at::ones({1, 2})).sum());
+      EXPECT_TRUE(at::equal(net->weight.grad(), at::ones({1, 2})));
+    }
+    accelerator.wait_for_everyone();
+  });
+}
+
+// A teacher and a student, or a generator and its critic, each with optimizer, precision of the process and count of its own.
+TEST(SeveralAccelerators, TrainDisjointModelsInOneProcess) {
+  test::run_ranks(2, [] {
+    Accelerator first;
+    Accelerator second({.gradient_accumulation_steps = 1});
+    torch::nn::Linear left(2, 1);
+    torch::nn::Linear right(2, 1);
+    torch::optim::SGD left_sgd(left->parameters(), torch::optim::SGDOptions(1.0));
+    torch::optim::SGD right_sgd(right->parameters(), torch::optim::SGDOptions(1.0));
+    auto [left_model, left_optimizer] = first.prepare(left, left_sgd);
+    auto [right_model, right_optimizer] = second.prepare(right, right_sgd);
+    const at::Tensor before = right->weight.detach().clone();
+    const double rank = first.process_index();
+
+    first.backward(left_model(at::full({1, 2}, rank)).sum());
+    second.backward(right_model(at::full({1, 2}, 2 * rank)).sum());
+    EXPECT_TRUE(at::equal(left->weight.grad(), at::full({1, 2}, 0.5)));
+    EXPECT_TRUE(at::equal(right->weight.grad(), at::full({1, 2}, 1.0)));
+    left_optimizer.step();
+    EXPECT_TRUE(at::equal(right->weight, before));
+    right_optimizer.step();
+    EXPECT_TRUE(at::equal(right->weight, before - 1));
+    EXPECT_EQ(first.checkpoint_objects().models.size(), 1U);
+  });
 }
 
 TEST_F(AcceleratorMembers, FreeMemoryStartsTheCountOfAnAccumulationAnew) {

@@ -120,6 +120,17 @@ TEST(ShouldReduceBatchSize, KnowsWhatSaysThatMemoryIsShort) {
   }
 }
 
+// The texts are those of accelerate.utils.convert_bytes 1.15.
+TEST(ConvertBytes, WritesTheLargestUnitAsAccelerateDoes) {
+  EXPECT_EQ(convert_bytes(0), "0 bytes");
+  EXPECT_EQ(convert_bytes(1023), "1023 bytes");
+  EXPECT_EQ(convert_bytes(1024), "1.0 KB");
+  EXPECT_EQ(convert_bytes(1536), "1.5 KB");
+  EXPECT_EQ(convert_bytes(123456789), "117.74 MB");
+  EXPECT_EQ(convert_bytes(std::int64_t{5} << 40), "5.0 TB");
+  EXPECT_EQ(convert_bytes(std::int64_t{3} << 60), "3072.0 PB");
+}
+
 TEST(ReleaseMemory, EmptiesWhatItIsGiven) {
   at::Tensor tensor = at::ones({4});
   torch::nn::Linear net(2, 2);
