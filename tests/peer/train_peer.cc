@@ -2,6 +2,8 @@
 //
 //   train_peer loss MODEL FILE PRECISION ACCUMULATION [HOOK [WRAPPER]]   one rank; losses, one line each, and, with a hook, the
 //                                                       bytes of each parameter at the end
+//   train_peer uneven MODEL FILE BACKEND STAGE COUNTS   one rank of those with so many batches each ("4,7"); losses, one line
+//                                                       each, and the bytes of each parameter at the end. STAGE: of ZeRO; 0: copies
 //   train_peer schedules                                "NAME rate rate ..." for every schedule
 //   train_peer sequence ACCUMULATION                    one line per batch: synced, rate, step counts
 //
@@ -12,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -101,6 +104,49 @@ int train(int count, char** arguments) {
   std::printf("%a\n", loss.item<double>());
   for (const at::Tensor& parameter : net->parameters())
     if (count > 4) print_bytes(parameter);
+  accelerator.end_training();
+  return 0;
+}
+
+// The batches of a rank, of "4,7".
+std::int64_t count_of(const std::string& counts, int rank) {
+  std::istringstream list(counts);
+  std::string count;
+  for (int i = 0; i <= rank; ++i) std::getline(list, count, ',');
+  return std::stoll(count);
+}
+
+int train_unevenly(char** arguments) {
+  const auto tensors = accel::safetensors::load_file(arguments[1]);
+  accel::AcceleratorOptions options;
+  options.init_process_group.backend = arguments[2];
+  if (const int stage = std::atoi(arguments[3]); stage > 0)
+    options.deepspeed_plugin = accel::DeepSpeedPlugin{.zero_stage = stage};
+  accel::Accelerator accelerator(options);
+  nn::Sequential net = make_model(arguments[0]);
+  fill(*net, tensors);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+
+  const int rank = accelerator.process_index();
+  const auto loss_of = [&, &model = model](std::int64_t batch) {
+    return at::cross_entropy_loss(model(tensors.at("inputs")[batch][rank]),
+                                  tensors.at("labels")[batch][rank]);
+  };
+  {
+    const auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
+    for (std::int64_t batch = 0; batch < count_of(arguments[4], rank); ++batch) {
+      const at::Tensor loss = loss_of(batch);
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+      std::printf("%a\n", loss.item<double>());
+    }
+  }
+  model->eval();
+  const at::NoGradGuard no_grad;
+  std::printf("%a\n", loss_of(0).item<double>());
+  for (const at::Tensor& parameter : net->parameters()) print_bytes(parameter);
   accelerator.end_training();
   return 0;
 }
@@ -226,15 +272,16 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   try {
     if (mode == "loss" && argc >= 6 && argc <= 8) return train(argc - 2, argv + 2);
+    if (mode == "uneven" && argc == 7) return train_unevenly(argv + 2);
     if (mode == "schedules" && argc == 2) return schedules();
     if (mode == "sequence" && argc == 3) return sequence(argv + 2);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_peer: %s\n", error.what());
     return 1;
   }
-  std::fprintf(
-      stderr,
-      "use: train_peer loss MODEL FILE PRECISION STEPS [HOOK [WRAPPER]] | schedules | sequence "
-      "STEPS\n");
+  std::fprintf(stderr,
+               "use: train_peer loss MODEL FILE PRECISION STEPS [HOOK [WRAPPER]] | uneven MODEL "
+               "FILE BACKEND STAGE "
+               "COUNTS | schedules | sequence STEPS\n");
   return 2;
 }

@@ -6,8 +6,10 @@
 #include <accel/error.h>
 
 #include "libaccel/api/accelerator/accelerator_impl.h"
+#include "libaccel/api/accelerator/joining.h"
 #include "libaccel/api/accelerator/preemption.h"
 #include "libaccel/engine/checkpoint/series/background_save.h"
+#include "libaccel/engine/process/join_roll.h"
 
 namespace accel {
 
@@ -53,6 +55,14 @@ ShardOptions Accelerator::shard_options() const {
   return impl_->preparation.shard_options();
 }
 
+void Accelerator::set_even_batches(bool even_batches) {
+  impl_->preparation.options.dataloader_config.even_batches = even_batches;
+}
+
+bool Accelerator::use_stateful_dataloader() const noexcept {
+  return impl_->preparation.options.dataloader_config.use_stateful_dataloader;
+}
+
 void Accelerator::free_memory() {
   impl_->preparation.clear();
   impl_->checkpointing.content().clear();
@@ -77,18 +87,29 @@ void Accelerator::set_gradient_accumulation_steps(int steps) {
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                                         double max_norm,
                                         double norm_type) {
+  const JoinRoll::Within announced = detail::Joining::announce_clip(
+      impl_->preparation, parameters, JoinRoll::Call::kClipNorm, max_norm, norm_type);
   return impl_->training.clip_norm(parameters, max_norm, norm_type);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  const JoinRoll::Within announced = detail::Joining::announce_clip(
+      impl_->preparation, parameters, JoinRoll::Call::kClipValue, clip_value);
   impl_->training.clip_value(parameters, clip_value);
 }
 
 void Accelerator::unscale_gradients() {
+  JoinRoll* const roll = JoinRoll::of_training();
+  if (roll != nullptr) roll->announce({.call = JoinRoll::Call::kUnscale});
+  const JoinRoll::Within announced(roll);
   impl_->training.unscale_all();
 }
 
 void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
+  JoinRoll* const roll = JoinRoll::of_training();
+  if (roll != nullptr)
+    roll->announce_of(&optimizer.optimizer(), {.call = JoinRoll::Call::kUnscale});
+  const JoinRoll::Within announced(roll);
   impl_->training.unscale(optimizer);
 }
 
@@ -121,21 +142,28 @@ bool Accelerator::check_trigger() {
   return impl_->training.check_trigger();
 }
 
-void Accelerator::warn_of_join() const {
-  if (!use_distributed()) return;
-  impl_->preparation.logger.warning_once(
-      "join_uneven_inputs has no effect: joining is only supported for DDP on several GPUs");
+JoinScope Accelerator::join(const std::vector<const detail::ModelRuntime*>& models,
+                            const JoinOptions& options) const {
+  return JoinScope(
+      std::make_shared<detail::Joining>(impl_->preparation, impl_->training, models, options));
 }
 
 std::optional<std::int64_t> Accelerator::samples_of_last_batch() const {
   const bool at_end = gradient_state().end_of_dataloader();
   const std::int64_t remainder = gradient_state().remainder();
-  if (at_end && remainder == -1) {
+  if (at_end && remainder == -1 && !own_samples_of_last_batch()) {
     impl_->preparation.logger.info(
         "the dataset has no known length: gather_for_metrics() keeps what was repeated to fill the "
         "last batch");
   }
   return rows_to_keep(at_end, remainder);
+}
+
+std::optional<std::int64_t> Accelerator::own_samples_of_last_batch() const {
+  const ActiveDataLoader* const loader = gradient_state().active_dataloader();
+  const bool is_known =
+      loader == nullptr || !loader->end_of_dataloader() || loader->remainder() != -1;
+  return is_known ? std::nullopt : loader->own_remainder();
 }
 
 const AcceleratorState& Accelerator::state() const noexcept {

@@ -7,6 +7,11 @@
 #include <accel/batch.h>
 #include <accel/prepared_model.h>
 
+#include "libaccel/engine/gradients/gradient_exchange.h"
+#include "libaccel/engine/gradients/zero_gradients.h"
+#include "libaccel/engine/process/join_roll.h"
+#include "libaccel/tensors/parameter_list.h"
+
 namespace accel::detail {
 namespace {
 
@@ -14,6 +19,20 @@ at::Tensor returned(const at::Tensor& output, const PrecisionRecipe& recipe) {
   at::Tensor tensor = recipe.compute ? to_fp32(output) : output;
   if (recipe.output && at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(*recipe.output);
   return tensor;
+}
+
+// Ranks without batches take part.
+void announce_forward(const ModelRuntime& runtime) {
+  JoinRoll* const roll = JoinRoll::of_training();
+  if (roll == nullptr) return;
+  GradientExchange& exchange = runtime.sync()->exchange();
+  const bool has_graph = at::GradMode::is_enabled();
+  roll->announce_of(&exchange,
+                    {.call = JoinRoll::Call::kForward,
+                     .a = static_cast<std::int64_t>(has_graph),
+                     .b = static_cast<std::int64_t>(exchange.syncs()),
+                     .most = static_cast<std::int64_t>(
+                         has_graph && has_gradients(trainable_parameters(*runtime.module())))});
 }
 
 }  // namespace
@@ -29,7 +48,10 @@ ModelRuntime::ModelRuntime(std::shared_ptr<torch::nn::Module> module,
 
 ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
   const PrecisionRecipe& recipe = runtime_.recipe();
-  if (runtime_.sync() != nullptr) runtime_.sync()->before_forward();
+  if (runtime_.sync() != nullptr) {
+    announce_forward(runtime_);
+    runtime_.sync()->before_forward();
+  }
   if (recipe.compute)
     autocast_.emplace(autocast_options(recipe, recipe.autocast, runtime_.device()));
 }

@@ -117,6 +117,7 @@ ShardOptions Preparation::shard_options() const {
   shard.dispatch_batches = config.dispatch_batches;
   shard.use_seedable_sampler = config.use_seedable_sampler;
   shard.data_seed = config.data_seed;
+  shard.non_blocking = config.non_blocking;
   if (options.device_placement) shard.device = state.device();
   shard.rng_types = options.rng_types;
   return shard;

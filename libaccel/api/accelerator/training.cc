@@ -21,7 +21,9 @@
 #include <accel/random.h>
 
 #include "libaccel/engine/gradients/gradient_hooks.h"
+#include "libaccel/engine/gradients/zero_gradients.h"
 #include "libaccel/engine/optim/gradient_clipping.h"
+#include "libaccel/engine/process/join_roll.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/checked_number.h"
 #include "libaccel/tensors/parameter_list.h"
@@ -114,12 +116,24 @@ bool Training::next_batch_syncs() {
   const bool ends_loader =
       gradient_state_.sync_with_dataloader() && gradient_state_.end_of_dataloader();
   batch_count_ = ends_loader ? 0 : batch_count_ + 1;
-  const bool syncs = ends_loader || batch_count_ % gradient_state_.num_steps() == 0;
+  bool syncs = ends_loader || batch_count_ % gradient_state_.num_steps() == 0;
+  // The last batch of any rank synchronises on all.
+  if (JoinRoll* const roll = JoinRoll::of_training()) {
+    syncs = roll->announce(
+                {.call = JoinRoll::Call::kBatch, .most = static_cast<std::int64_t>(syncs)}) != 0;
+  }
   gradient_state_.set_sync_gradients(syncs);
   return syncs || (gradient_state_.sync_each_batch() && prepared_.state.use_distributed());
 }
 
+void Training::count_backward() {
+  ++num_batches_;
+  for (StepObserver* const observer : observers_) observer->after_backward();
+}
+
+// Ranks that may run out of batches do not come to the same boundaries.
 void Training::end_batch() {
+  if (JoinRoll::current() != nullptr) return;
   if (num_batches_ == boundary_batch_ || !gradient_state_.sync_gradients()) return;
   boundary_batch_ = num_batches_;
   for (StepObserver* const observer : observers_) observer->at_boundary();
@@ -154,6 +168,7 @@ void Training::run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& o
   const auto abandon = [&] {
     for (ModelSync* const model : models) model->abandon_backward();
   };
+  announce_backward();
   for (ModelSync* const model : models) model->begin_backward();
   try {
     loss.backward({}, options.retain_graph, options.create_graph);
@@ -170,6 +185,18 @@ void Training::run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& o
         error.what(), "reducing gradients", state.process_index(), state.num_processes());
     if (lost.code() != ErrorCode::kPeerLost) throw;
     throw lost;
+  }
+}
+
+// Ranks without batches take part.
+void Training::announce_backward() const {
+  JoinRoll* const roll = JoinRoll::of_training();
+  if (roll == nullptr) return;
+  for (const auto& model : prepared_.models) {
+    if (model->sync() == nullptr) continue;
+    const bool has = has_gradients(trainable_parameters(*model->module()));
+    roll->announce_of(&model->sync()->exchange(),
+                      {.call = JoinRoll::Call::kBackward, .most = static_cast<std::int64_t>(has)});
   }
 }
 

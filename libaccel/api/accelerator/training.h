@@ -32,6 +32,8 @@ class Training final : public Stateful {
   void set_accumulation_steps(int steps);
   // A batch begins: whether it ends an accumulation, or synchronises all the same.
   bool next_batch_syncs();
+  // Another rank runs a backward, and this one takes part.
+  void count_backward();
   // A prepared loader's loop is done with a batch.
   void end_batch();
   void backward(const at::Tensor& loss, const BackwardOptions& options);
@@ -61,6 +63,7 @@ class Training final : public Stateful {
 
  private:
   void run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& options) const;
+  void announce_backward() const;
   void warn_of_models_without_optimizer() const;
   // What stands for parameters on this rank: pieces of divided ones, and those that are whole.
   struct OwnGradients {

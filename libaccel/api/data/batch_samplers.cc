@@ -59,6 +59,12 @@ class WholeBatchShard {
     return complete_rounds_ + (has_part_of_tail ? 1 : 0);
   }
 
+  // Of batches that vary: a batch is repeated whole.
+  [[nodiscard]] std::int64_t num_samples(std::int64_t number) const {
+    const std::int64_t own = number * options_.num_processes + options_.process_index;
+    return own < inner_.size() ? static_cast<std::int64_t>(inner_[own].size()) : 0;
+  }
+
   [[nodiscard]] Indices batch(std::int64_t number) const {
     const std::int64_t own = number * options_.num_processes + options_.process_index;
     const bool exists = own < inner_.size();
@@ -197,12 +203,14 @@ BatchSampler::BatchSampler(std::shared_ptr<Sampler> sampler,
   }
 }
 
-BatchList BatchSampler::begin_pass() {
+BatchList BatchSampler::batches_from(std::int64_t first_element) {
   const IndexOrder order = sampler_->begin_pass();
-  const std::int64_t whole = order.size() / batch_size_;
-  const bool has_rest = !drop_last_ && order.size() % batch_size_ != 0;
-  return {whole + (has_rest ? 1 : 0), [order, batch_size = batch_size_](std::int64_t number) {
-            const std::int64_t begin = number * batch_size;
+  const std::int64_t rest = std::max<std::int64_t>(0, order.size() - first_element);
+  const std::int64_t whole = rest / batch_size_;
+  const bool has_rest = !drop_last_ && rest % batch_size_ != 0;
+  return {whole + (has_rest ? 1 : 0),
+          [order, first_element, batch_size = batch_size_](std::int64_t number) {
+            const std::int64_t begin = first_element + number * batch_size;
             const std::int64_t end = std::min(begin + batch_size, order.size());
             Indices batch(static_cast<size_t>(end - begin));
             for (std::int64_t i = begin; i < end; ++i)
@@ -227,17 +235,21 @@ BatchSamplerShard::BatchSamplerShard(std::shared_ptr<BatchSamplerBase> batches,
   }
 }
 
-BatchList BatchSamplerShard::begin_pass() {
-  const auto list_of = [drop_last = drop_last()](auto shard) {
-    const std::int64_t num_batches = shard.num_batches(drop_last);
-    return BatchList(num_batches, [shard = std::move(shard)](std::int64_t number) {
-      return shard.batch(number);
-    });
-  };
+BatchList BatchSamplerShard::shard_of(BatchList all) const {
   if (options_.split_batches) {
-    return list_of(PartShard(batches_->begin_pass(), *batches_->batch_size(), options_));
+    PartShard parts(std::move(all), *batches_->batch_size(), options_);
+    const std::int64_t num_batches = parts.num_batches(drop_last());
+    return {num_batches,
+            [parts = std::move(parts)](std::int64_t number) { return parts.batch(number); }};
   }
-  return list_of(WholeBatchShard(batches_->begin_pass(), batches_->batch_size(), options_));
+  const auto whole =
+      std::make_shared<const WholeBatchShard>(std::move(all), batches_->batch_size(), options_);
+  std::function<std::int64_t(std::int64_t)> num_samples;
+  if (!batches_->batch_size())
+    num_samples = [whole](std::int64_t number) { return whole->num_samples(number); };
+  return {whole->num_batches(drop_last()),
+          [whole](std::int64_t number) { return whole->batch(number); },
+          std::move(num_samples)};
 }
 
 std::int64_t BatchSamplerShard::size() const {

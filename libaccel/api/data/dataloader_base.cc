@@ -4,6 +4,7 @@
 // 0 is taken over, then one 63-bit number is drawn (PyTorch seeds its worker processes with it),
 // then the sampler draws its order. A pass that is resumed in its middle draws none but the order.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -49,7 +50,7 @@ DataLoaderBase::~DataLoaderBase() {
 
 void DataLoaderBase::set_epoch(std::int64_t epoch) {
   if (epoch != epoch_) {
-    batches_consumed_ = 0;
+    batches_consumed_ = first_sample_ = 0;
     resumes_ = false;
   }
   epoch_ = epoch;
@@ -58,24 +59,40 @@ void DataLoaderBase::set_epoch(std::int64_t epoch) {
 DataLoaderBase::PassStart DataLoaderBase::begin_pass(std::int64_t skip_batches) {
   reach_boundary();
   synchronize_generators();
+  if (!resumes_) first_sample_ = 0;
   const std::int64_t first = (resumes_ ? batches_consumed_ : 0) + skip_batches;
-  const bool goes_on = resumes_ && batches_consumed_ > 0;
+  const bool goes_on = resumes_ && (batches_consumed_ > 0 || first_sample_ > 0);
   if (!goes_on) draw_worker_seed(plan_.generator);
 
-  PassStart start{++pass_number_, epoch_, first, std::nullopt};
+  PassStart start{++pass_number_, epoch_, first, first_sample_, std::nullopt};
   const bool reads = !plan_.dispatch_batches || plan_.process_index == 0;
   if (plan_.batch_sampler) plan_.batch_sampler->set_epoch(epoch_);
-  if (plan_.batch_sampler && reads) start.batches = plan_.batch_sampler->begin_pass();
+  if (plan_.batch_sampler && reads) start.batches = begin_batches();
+  num_samples_ = {};
+  if (start.batches) {
+    num_samples_ = [list = *start.batches](std::int64_t number) {
+      return list.num_samples(number);
+    };
+  }
 
   resumes_ = false;
   batches_consumed_ = first;
   end_of_dataloader_ = false;
+  own_remainder_.reset();
   const auto elements = plan_.num_elements();
   const auto rows = plan_.total_batch_size();
-  remainder_ = elements && rows && !plan_.drop_last ? *elements % *rows : -1;
+  const bool repeats = !plan_.drop_last && !plan_.shards_itself;
+  remainder_ = elements && rows && repeats
+                   ? std::max<std::int64_t>(0, *elements - first_sample_) % *rows
+                   : -1;
   if (!is_in_pass_) GradientState().add_dataloader(this);
   is_in_pass_ = true;
   return start;
+}
+
+BatchList DataLoaderBase::begin_batches() {
+  BatchSamplerBase& sampler = *plan_.batch_sampler;
+  return first_sample_ == 0 ? sampler.begin_pass() : sampler.begin_pass_at(first_sample_);
 }
 
 void DataLoaderBase::synchronize_generators() {
@@ -86,6 +103,8 @@ void DataLoaderBase::synchronize_generators() {
   const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr;
   if (const auto seedable = std::dynamic_pointer_cast<SeedableRandomSampler>(sampler)) {
     seedable->set_initial_seed(broadcast_object(seedable->initial_seed()));
+  } else if (const auto permuted = std::dynamic_pointer_cast<PermutationSampler>(sampler)) {
+    permuted->set_seed(broadcast_object(permuted->seed()));
   }
 }
 
@@ -99,6 +118,7 @@ void DataLoaderBase::count_batch(std::int64_t pass, bool is_last, std::int64_t r
   if (!is_last) return;
   end_of_dataloader_ = true;
   if (rows_of_last >= 0) remainder_ = rows_of_last;
+  if (num_samples_) own_remainder_ = num_samples_(batches_consumed_ - 1);
   if (plan_.batch_sampler) plan_.batch_sampler->end_pass();
 }
 
@@ -108,7 +128,7 @@ void DataLoaderBase::end_pass(std::int64_t pass, bool read_to_end) {
   if (GradientState::initialized()) GradientState().remove_dataloader(this);
   if (!read_to_end) return;
   ++epoch_;
-  batches_consumed_ = 0;
+  batches_consumed_ = first_sample_ = 0;
 }
 
 StateDict DataLoaderBase::state_dict() const {
@@ -118,7 +138,11 @@ StateDict DataLoaderBase::state_dict() const {
   StateDict state;
   state.values["epoch"] = is_over ? epoch_ + 1 : epoch_;
   state.values["batches"] = batches;
-  if (const auto rows = plan_.total_batch_size()) state.values["samples"] = batches * *rows;
+  const std::int64_t first_sample = is_over ? 0 : first_sample_;
+  if (const auto rows = plan_.total_batch_size())
+    state.values["samples"] = first_sample + batches * *rows;
+  if (first_sample > 0) state.values["first_sample"] = first_sample;
+  if (plan_.shards_itself) state.values["shards"] = plan_.num_processes;
   if (const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr) {
     const StateDict of_sampler = sampler->state_dict();
     add_prefixed(of_sampler.values, state.values);
@@ -127,23 +151,45 @@ StateDict DataLoaderBase::state_dict() const {
   return state;
 }
 
+// What begins between two batches of now: the pass goes on from that sample. But where the passes of before began at a sample of
+// their own, and had these batches, it is theirs that goes on, so that the last one is completed alike.
+DataLoaderBase::Position DataLoaderBase::position_of(std::int64_t samples,
+                                                     std::int64_t first_sample,
+                                                     std::int64_t rows) {
+  if (first_sample > 0 && (samples - first_sample) % rows == 0)
+    return {(samples - first_sample) / rows, first_sample};
+  if (samples % rows == 0) return {samples / rows, 0};
+  return {0, samples};
+}
+
 void DataLoaderBase::load_state_dict(const StateDict& state) {
   const StateReader reader("a data loader", state);
   const std::int64_t epoch = reader.integer("epoch");
-  std::int64_t batches = reader.integer("batches");
+  Position position{reader.integer("batches"), 0};
   const auto rows = plan_.total_batch_size();
   if (rows && reader.has("samples")) {
     const std::int64_t samples = reader.integer("samples");
-    if (samples % *rows != 0) {
+    position = position_of(
+        samples, reader.has("first_sample") ? reader.integer("first_sample") : 0, *rows);
+    const bool begins_anywhere =
+        plan_.batch_sampler ? plan_.batch_sampler->begins_anywhere() : !plan_.shards_itself;
+    if (position.first_sample > 0 && !begins_anywhere) {
       throw Error(ErrorCode::kCheckpointMismatch,
                   "the checkpoint was saved after " + std::to_string(samples) +
                       " samples of epoch " + std::to_string(epoch) +
-                      ", which is no multiple of the " + std::to_string(*rows) +
-                      " samples that all ranks read for one batch now",
-                  "use the number of processes and the batch size of the checkpoint, or load one "
-                  "that was saved at the end of an epoch");
+                      ", where no batch begins now: all ranks read " + std::to_string(*rows) +
+                      " samples for one, by a batch sampler or shards that begin at batches alone",
+                  "override begins_anywhere() and begin_pass_at() of the batch sampler, or use the "
+                  "number of processes and the batch size of the checkpoint");
     }
-    batches = samples / *rows;
+  }
+  if (plan_.shards_itself && reader.has("shards") &&
+      reader.integer("shards") != plan_.num_processes) {
+    throw Error(ErrorCode::kCheckpointMismatch,
+                "the checkpoint was saved by " + std::to_string(reader.integer("shards")) +
+                    " ranks, each with a shard of the dataset, and now there are " +
+                    std::to_string(plan_.num_processes),
+                "use as many processes, or load a checkpoint of the end of an epoch");
   }
   if (const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr) {
     StateDict of_sampler;
@@ -152,7 +198,8 @@ void DataLoaderBase::load_state_dict(const StateDict& state) {
     sampler->load_state_dict(of_sampler);
   }
   epoch_ = epoch;
-  batches_consumed_ = batches;
+  batches_consumed_ = position.batches;
+  first_sample_ = position.first_sample;
   resumes_ = true;
 }
 

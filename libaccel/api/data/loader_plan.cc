@@ -32,6 +32,10 @@ void check_common(const DataLoaderOptions& options) {
                        std::to_string(options.prefetch_factor),
                    "set num_workers = 0 to read without workers");
   }
+  if (options.persistent_workers && options.num_workers == 0) {
+    refuse_options("persistent_workers needs num_workers > 0, got 0",
+                   "set num_workers, or leave persistent_workers out");
+  }
 }
 
 LoaderPlan common_plan(std::optional<std::int64_t> size, const DataLoaderOptions& options) {
@@ -41,6 +45,8 @@ LoaderPlan common_plan(std::optional<std::int64_t> size, const DataLoaderOptions
   plan.generator = options.generator;
   plan.num_workers = options.num_workers;
   plan.prefetch_factor = options.prefetch_factor;
+  plan.pin_memory = options.pin_memory;
+  plan.persistent_workers = options.persistent_workers;
   return plan;
 }
 
@@ -118,6 +124,7 @@ std::optional<std::int64_t> LoaderPlan::num_elements() const {
 
 std::optional<std::int64_t> LoaderPlan::num_batches() const {
   std::optional<std::int64_t> own;
+  if (shards_itself) return std::nullopt;
   if (batch_sampler) {
     own = batch_sampler->size();
   } else if (dataset_size && iterable_is_sharded()) {
@@ -180,6 +187,8 @@ LoaderPlan shard_plan(LoaderPlan plan, const ShardOptions& options) {
       options.dispatch_batches.value_or(!plan.batch_sampler && options.device.has_value());
   plan.device = options.device;
   plan.non_blocking = options.non_blocking;
+  plan.shards_itself = plan.num_processes > 1 && !plan.dispatch_batches && !plan.split_batches &&
+                       plan.num_shards.value_or(0) >= plan.num_processes;
   plan.rng_types = options.rng_types;
 
   if (plan.split_batches) {

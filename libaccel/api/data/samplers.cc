@@ -8,6 +8,7 @@
 // A pass that is begun again after an interruption must not draw from the default generator, whose
 // state a checkpoint restores by itself: it uses the seed that was saved.
 
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include <ATen/ops/randperm.h>
 
 #include <accel/error.h>
+#include <accel/permutation.h>
 #include <accel/samplers.h>
 
 #include "libaccel/tensors/state_reader.h"
@@ -39,15 +41,23 @@ at::Generator seeded_generator(std::int64_t seed) {
   return at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
 }
 
+void check_not_empty(std::int64_t num_elements) {
+  if (num_elements > 0) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a random sampler needs at least 1 element, got " + std::to_string(num_elements),
+              "check that the dataset was found and read; an empty one cannot be shuffled");
+}
+
+// As manual_seed() or set_seed() left it.
+std::int64_t initial_seed_of_torch() {
+  return static_cast<std::int64_t>(at::globalContext().defaultGenerator(at::kCPU).current_seed());
+}
+
 }  // namespace
 
 RandomSampler::RandomSampler(std::int64_t num_elements, RandomSamplerOptions options)
     : num_elements_(num_elements), options_(std::move(options)) {
-  if (num_elements <= 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "a random sampler needs at least 1 element, got " + std::to_string(num_elements),
-                "check that the dataset was found and read; an empty one cannot be shuffled");
-  }
+  check_not_empty(num_elements);
   if (options_.num_samples && *options_.num_samples <= 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "num_samples must be positive, got " + std::to_string(*options_.num_samples));
@@ -113,9 +123,7 @@ SeedableRandomSampler::SeedableRandomSampler(std::int64_t num_elements,
                                              std::optional<std::int64_t> seed,
                                              RandomSamplerOptions options)
     : RandomSampler(num_elements, std::move(options)),
-      initial_seed_(seed ? *seed
-                         : static_cast<std::int64_t>(
-                               at::globalContext().defaultGenerator(at::kCPU).current_seed())) {}
+      initial_seed_(seed ? *seed : initial_seed_of_torch()) {}
 
 IndexOrder SeedableRandomSampler::begin_pass() {
   // The sum wraps around as the generator's 64-bit seed does.
@@ -137,6 +145,30 @@ void SeedableRandomSampler::load_state_dict(const StateDict& state) {
   const StateReader reader("a seedable sampler", state);
   epoch_ = reader.integer("epoch");
   initial_seed_ = reader.integer("seed");
+}
+
+PermutationSampler::PermutationSampler(std::int64_t num_elements, std::optional<std::int64_t> seed)
+    : num_elements_(num_elements), seed_(seed ? *seed : initial_seed_of_torch()) {
+  check_not_empty(num_elements);
+}
+
+IndexOrder PermutationSampler::begin_pass() {
+  const std::uint64_t key =
+      static_cast<std::uint64_t>(seed_) ^ std::rotl(static_cast<std::uint64_t>(epoch_), 32);
+  return IndexOrder(std::make_shared<const Permutation>(num_elements_, key));
+}
+
+StateDict PermutationSampler::state_dict() const {
+  StateDict state;
+  state.values["epoch"] = epoch_;
+  state.values["seed"] = seed_;
+  return state;
+}
+
+void PermutationSampler::load_state_dict(const StateDict& state) {
+  const StateReader reader("a permutation sampler", state);
+  epoch_ = reader.integer("epoch");
+  seed_ = reader.integer("seed");
 }
 
 }  // namespace accel

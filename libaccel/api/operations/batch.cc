@@ -35,6 +35,10 @@ at::Tensor to_fp32(const at::Tensor& tensor) {
   return type == at::kHalf || type == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
 }
 
+at::Tensor pinned(const at::Tensor& tensor) {
+  return at::hasCUDA() && tensor.is_cpu() ? tensor.pin_memory() : tensor;
+}
+
 TensorInformation information_of(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -22,6 +22,7 @@
 #include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/gradients/gradient_buckets.h"
 #include "libaccel/engine/gradients/library_reducer.h"
+#include "libaccel/engine/process/join_roll.h"
 #include "libaccel/engine/process/model_comparison.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/unique_parameters.h"
@@ -59,7 +60,10 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
                        const DistributedDataParallelKwargs& options,
                        FirstState first_state,
                        std::function<void()> at_end)
-    : module_(module.weak_from_this()), group_(std::move(group)), at_end_(std::move(at_end)) {
+    : module_(module.weak_from_this()),
+      group_(std::move(group)),
+      at_end_(std::move(at_end)),
+      first_state_(first_state) {
   const std::int64_t cap_bytes = bucket_bytes(options);
   CommunicationHook hook = communication_hook(options);
   const bool sends_buffers = first_state == FirstState::kIsSent || options.broadcast_buffers;
@@ -73,7 +77,7 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   if (first_state == FirstState::kIsSent) {
     std::vector<at::Tensor> states = sendable(unique_parameters(module.parameters()));
     for (const at::Tensor& buffer : sendable(module.buffers())) states.push_back(buffer);
-    broadcast(states, "sending the model of rank 0 to all ranks");
+    broadcast(states, /*from=*/0, "sending the model of rank 0 to all ranks");
   }
   const bool is_usual =
       !options.find_unused_parameters && !options.static_graph && options.gradient_as_bucket_view;
@@ -93,9 +97,11 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   if (library_ != nullptr) library_->connect();
 }
 
-void DdpReducer::broadcast(const std::vector<at::Tensor>& tensors, const char* operation) {
+void DdpReducer::broadcast(const std::vector<at::Tensor>& tensors,
+                           int from,
+                           const char* operation) {
   try {
-    c10d::broadcast_coalesced(group_->c10d_group(), tensors, kBroadcastBytes, /*rank=*/0);
+    c10d::broadcast_coalesced(group_->c10d_group(), tensors, kBroadcastBytes, from);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -103,8 +109,19 @@ void DdpReducer::broadcast(const std::vector<at::Tensor>& tensors, const char* o
   }
 }
 
+// Rank 0 may have run out of batches, and have buffers of a while ago: then those of the last rank that trains, as in Python.
 void DdpReducer::send_buffers() {
-  if (!buffers_.empty()) broadcast(buffers_, "sending the buffers of rank 0 to all ranks");
+  const JoinRoll* const roll = JoinRoll::current();
+  const int from = roll == nullptr ? 0 : roll->last_training_rank();
+  if (!buffers_.empty()) broadcast(buffers_, from, "sending the buffers of one rank to all ranks");
+}
+
+void DdpReducer::end_join(int from) {
+  std::vector<at::Tensor> states;
+  if (const auto module = module_.lock(); module && first_state_ == FirstState::kIsSent)
+    states = sendable(unique_parameters(module->parameters()));
+  states.insert(states.end(), buffers_.begin(), buffers_.end());
+  if (!states.empty()) broadcast(states, from, "sending the model of the last rank to all ranks");
 }
 
 void DdpReducer::refuse_added() const {

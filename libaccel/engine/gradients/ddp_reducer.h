@@ -60,8 +60,12 @@ class DdpReducer final : public ModelSync {
   bool set_sync_in_backward(bool sync) noexcept override { return exchange_->set_sync(sync); }
   void sync_next_backward() override;
 
+  [[nodiscard]] GradientExchange& exchange() noexcept override { return *exchange_; }
+  // Parameters, unless they are divided, and the buffers that forwards send.
+  void end_join(int from) override;
+
  private:
-  void broadcast(const std::vector<at::Tensor>& tensors, const char* operation);
+  void broadcast(const std::vector<at::Tensor>& tensors, int from, const char* operation);
   void send_buffers();
   void refuse_added() const;
   // Arms in a backward.
@@ -70,6 +74,7 @@ class DdpReducer final : public ModelSync {
   std::weak_ptr<const torch::nn::Module> module_;
   std::shared_ptr<ProcessGroup> group_;
   std::function<void()> at_end_;
+  FirstState first_state_;
   std::unordered_set<const c10::TensorImpl*> trained_;
   std::vector<at::Tensor> buffers_;
   bool buffers_are_due_ = true;  // the forward before synchronised

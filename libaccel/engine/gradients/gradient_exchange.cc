@@ -6,9 +6,26 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "libaccel/engine/process/join_roll.h"
 #include "libaccel/interception/backward_hooks.h"
 
 namespace accel {
+
+namespace {
+
+// Ranks without batches take part.
+void announce_exchange(const GradientExchange* exchange) {
+  JoinRoll* const roll = JoinRoll::of_training();
+  if (roll == nullptr) return;
+  if (!roll->place_of(exchange)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a model that join_uneven_inputs() does not name is trained within it",
+                "name all models that are trained: join_uneven_inputs(first, second)");
+  }
+  roll->announce_of(exchange, {.call = JoinRoll::Call::kExchange});
+}
+
+}  // namespace
 
 Error GradientPolicy::second_gradient(const NamedParameter& parameter) const {
   return Error(ErrorCode::kInvalidArgument,
@@ -85,6 +102,7 @@ void GradientExchange::await_end() {
 }
 
 bool GradientExchange::begin(bool has_gradients, bool is_late) {
+  announce_exchange(this);
   if (!policy_.begin(has_gradients)) return false;
   state_.begin(is_late);
   return true;

@@ -59,8 +59,12 @@ class GradientExchange {
 
   bool set_sync(bool sync) noexcept { return state_.set_sync(sync); }
   [[nodiscard]] bool syncs() const noexcept { return state_.syncs(); }
+  // Whether gradients that come now are exchanged.
+  [[nodiscard]] bool exchanges() const noexcept { return state_.exchanges(); }
   void settled() noexcept { state_.settled(); }
   [[nodiscard]] bool is_owed() const noexcept { return state_.is_owed(); }
+  // What a parameter counts as that a backward has brought no gradient of.
+  [[nodiscard]] ExchangeState::Missing missing() const noexcept { return state_.rules().missing; }
 
  private:
   using Missing = ExchangeState::Missing;

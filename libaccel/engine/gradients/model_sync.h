@@ -19,6 +19,7 @@ class Module;
 
 namespace accel {
 
+class GradientExchange;
 struct MemoryUse;
 struct NamedParameter;
 struct StateView;
@@ -56,6 +57,12 @@ class ModelSync {
   virtual bool set_sync_in_backward(bool sync) noexcept = 0;
   // The next backward synchronises although its forward ran without. Undone by the caller with set_sync_in_backward().
   virtual void sync_next_backward() = 0;
+
+  // ---- for ranks that run out of batches before others
+
+  [[nodiscard]] virtual GradientExchange& exchange() noexcept = 0;
+  // All ranks have joined: what each has whole becomes that of rank `from`. Requires: every rank calls it.
+  virtual void end_join(int /*from*/) {}
 
   // ---- of a model that is divided; where each rank has all of it (the defaults) there is nothing to do
 

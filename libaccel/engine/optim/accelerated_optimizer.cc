@@ -13,6 +13,7 @@
 #include "libaccel/engine/optim/fused_step.h"
 #include "libaccel/engine/optim/gradient_clipping.h"
 #include "libaccel/engine/optim/step_gate.h"
+#include "libaccel/engine/process/join_roll.h"
 #include "libaccel/tensors/unique_parameters.h"
 
 namespace accel {
@@ -36,6 +37,14 @@ void clear_gradients(torch::optim::Optimizer& optimizer, bool set_to_none) {
       gradient.zero_();
     }
   }
+}
+
+// Ranks without batches take part in what is called while the result lives.
+JoinRoll::Within announce_call(const torch::optim::Optimizer& optimizer,
+                               const JoinRoll::Announcement& call) {
+  JoinRoll* const roll = JoinRoll::of_training();
+  if (roll != nullptr) roll->announce_of(&optimizer, call);
+  return JoinRoll::Within(roll);
 }
 
 }  // namespace
@@ -106,6 +115,8 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 
 void AcceleratedOptimizer::step() const {
   if (!shared_->gradient_state.sync_gradients()) return;
+  const JoinRoll::Within announced =
+      announce_call(*shared_->optimizer, {.call = JoinRoll::Call::kStep});
   shared_->remove_repeated();
   detail::StepGate* const gate = shared_->gate.get();
   if (gate != nullptr) gate->settle();
@@ -156,6 +167,12 @@ at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const
                 "step(closure) cannot be used while gradients are scaled",
                 "use mixed_precision = bf16, or an optimizer without a closure");
   }
+  if (JoinRoll::current() != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "step(closure) cannot be used in join_uneven_inputs(): a rank without batches has "
+                "no closure",
+                "call backward() and step() without a closure");
+  }
   if (shared_->clipping) {
     throw Error(ErrorCode::kUnsupported,
                 "step(closure) cannot clip: gradients appear inside of the closure",
@@ -171,6 +188,9 @@ at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
   if (!shared_->gradient_state.sync_gradients()) return;
+  const JoinRoll::Within announced = announce_call(
+      *shared_->optimizer,
+      {.call = JoinRoll::Call::kZeroGrad, .a = static_cast<std::int64_t>(set_to_none)});
   clear_gradients(*shared_->optimizer, set_to_none);
   if (shared_->gate != nullptr) shared_->gate->clear_gradients();
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);

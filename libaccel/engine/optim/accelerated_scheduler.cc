@@ -1,11 +1,32 @@
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include <accel/error.h>
 #include <accel/optim.h>
 #include <accel/state.h>
 
+#include "libaccel/engine/process/join_roll.h"
+
 namespace accel {
+namespace {
+
+// Ranks without batches take part.
+void announce_rates(const Scheduler& scheduler,
+                    const GradientState& gradient_state,
+                    std::optional<double> metric) {
+  JoinRoll* const roll = JoinRoll::of_training();
+  if (roll == nullptr) return;
+  roll->announce_of(&scheduler,
+                    {.call = JoinRoll::Call::kScheduler,
+                     .a = static_cast<std::int64_t>(metric.has_value()),
+                     .b = std::bit_cast<std::int64_t>(metric.value_or(0)),
+                     .most = static_cast<std::int64_t>(gradient_state.sync_gradients())});
+}
+
+}  // namespace
 
 struct AcceleratedScheduler::Shared {
   std::shared_ptr<Scheduler> scheduler;
@@ -53,10 +74,12 @@ void AcceleratedScheduler::step_with(Step step) const {
 }
 
 void AcceleratedScheduler::step() const {
+  announce_rates(*shared_->scheduler, shared_->gradient_state, std::nullopt);
   step_with([](Scheduler& scheduler) { scheduler.step(); });
 }
 
 void AcceleratedScheduler::step(double metric) const {
+  announce_rates(*shared_->scheduler, shared_->gradient_state, metric);
   step_with([metric](Scheduler& scheduler) { scheduler.step(metric); });
 }
 

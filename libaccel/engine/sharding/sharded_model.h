@@ -76,6 +76,7 @@ class ShardedModel : public ModelSync {
   void abandon_backward() noexcept override { exchange_->abandon(); }
   bool set_sync_in_backward(bool sync) noexcept override { return exchange_->set_sync(sync); }
   void sync_next_backward() override { exchange_->arm(); }
+  [[nodiscard]] GradientExchange& exchange() noexcept override { return *exchange_; }
 
   [[nodiscard]] bool is_divided() const noexcept override { return true; }
   [[nodiscard]] bool is_first_replica() const noexcept override;

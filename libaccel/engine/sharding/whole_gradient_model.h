@@ -37,6 +37,8 @@ class WholeGradientModel final : public ShardedModel {
     return reducer_.set_sync_in_backward(sync);
   }
   void sync_next_backward() override { reducer_.sync_next_backward(); }
+  [[nodiscard]] GradientExchange& exchange() noexcept override { return reducer_.exchange(); }
+  void end_join(int from) override { reducer_.end_join(from); }
 
   // Gives each piece its part of the parameter's gradient as it is now: a view, where it lies as the parameter does.
   void settle() override;

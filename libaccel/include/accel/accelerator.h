@@ -36,8 +36,10 @@
 #include <accel/accelerator_options.h>
 #include <accel/checkpoint.h>
 #include <accel/detail/dataloader_base.h>
+#include <accel/detail/join_scope.h>
 #include <accel/detail/preparable.h>
 #include <accel/detail/sync_scopes.h>
+#include <accel/detail/valid_rows.h>
 #include <accel/export.h>
 #include <accel/memory.h>
 #include <accel/operations.h>
@@ -125,6 +127,36 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
 
+  // The same of batches that rank 0 reads for all (dispatch_batches): slice cuts out the rows of each rank, see BatchSlicer.
+  // Without dispatch_batches it is not called.
+  template <detail::DataLoaderHandle Loader>
+  Loader prepare_data_loader(
+      const Loader& loader, const BatchSlicer<typename Loader::batch_type>& slice_fn_for_dispatch) {
+    Loader prepared = detail::shard_loader(loader, shard_options(), slice_fn_for_dispatch);
+    add_data_loader(prepared.ptr());
+    return prepared;
+  }
+
+  // A loader whose passes of this epoch leave the first batches out: accel/dataloader.h. Throws kInvalidArgument for a
+  // number below 0.
+  template <detail::DataLoaderHandle Loader>
+  [[nodiscard]] Loader skip_first_batches(const Loader& loader,
+                                          std::int64_t num_batches = 0) const {
+    return detail::skip_batches(loader, num_batches);
+  }
+
+  // What prepare() does with loaders: AcceleratorOptions::dataloader_config.
+  [[nodiscard]] bool split_batches() const { return shard_options().split_batches; }
+  [[nodiscard]] std::optional<bool> dispatch_batches() const {
+    return shard_options().dispatch_batches;
+  }
+  [[nodiscard]] bool even_batches() const { return shard_options().even_batches; }
+  // Of loaders that are prepared from now on, and of join_uneven_inputs().
+  void set_even_batches(bool even_batches);
+  [[nodiscard]] bool use_seedable_sampler() const { return shard_options().use_seedable_sampler; }
+  [[nodiscard]] bool non_blocking() const { return shard_options().non_blocking; }
+  [[nodiscard]] bool use_stateful_dataloader() const noexcept;
+
   // What was prepared.
   template <typename Handle>
   static Handle unwrap_model(const Prepared<Handle>& model) {
@@ -169,11 +201,34 @@ class ACCEL_EXPORT Accelerator {
     return SyncScope(*model.runtime());
   }
 
-  // For loaders of different lengths; has no effect here and says so once: collectives of a rank
-  // that ended cannot be made up for on Gloo. Use even_batches, the default.
-  template <typename... Handles>
-  void join_uneven_inputs(const Prepared<Handles>&... /*models*/) const {
-    warn_of_join();
+  // For ranks with batches of different numbers: one pass over a loader, in a scope at whose end a rank without batches takes
+  // part in what the others do (accel/detail/join_scope.h). Models that are not named are not trained inside of it. With
+  // even_batches, the default of loaders, it only sets that of the loaders; iterable ones keep theirs, with a warning.
+  // Requires: every rank makes and leaves the scope.
+  //
+  //   { auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
+  //     for (auto& batch : loader) ... }
+  template <typename Handle>
+  [[nodiscard]] JoinScope join_uneven_inputs(const Prepared<Handle>& model,
+                                             const JoinOptions& options = {}) const {
+    return join({model.runtime().get()}, options);
+  }
+  // The same of several models; JoinOptions may follow them.
+  template <typename First, typename Second, typename... More>
+  [[nodiscard]] JoinScope join_uneven_inputs(const Prepared<First>& first,
+                                             const Prepared<Second>& second,
+                                             const More&... more) const {
+    JoinOptions options;
+    std::vector<const detail::ModelRuntime*> models{first.runtime().get(), second.runtime().get()};
+    const auto add = [&](const auto& each) {
+      if constexpr (std::is_same_v<decltype(each), const JoinOptions&>) {
+        options = each;
+      } else {
+        models.push_back(each.runtime().get());
+      }
+    };
+    (add(more), ...);
+    return join(models, options);
   }
 
   // Whether this batch ends an accumulation.
@@ -273,16 +328,19 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] T gather(const T& data) const {
     return accel::gather(data);
   }
-  // As gather(), without the samples that were repeated to make the last batch even. Vectors
-  // without tensors are gathered as objects.
+  // As gather(), without the samples that were repeated to make the last batch even, also where the loader does not know its
+  // length or the size of its batches. Vectors without tensors are gathered as objects.
   template <typename T>
   [[nodiscard]] T gather_for_metrics(const T& data) const {
     const std::optional<std::int64_t> num_samples = samples_of_last_batch();
+    const std::optional<std::int64_t> own =
+        num_samples ? std::nullopt : own_samples_of_last_batch();
     if constexpr (TensorNested<T>) {
       T gathered = accel::gather(data);
+      if (own) return detail::without_repeats(gathered, *own);
       return num_samples ? slice_tensors(gathered, 0, *num_samples) : gathered;
     } else {
-      T gathered = accel::gather_object(data);
+      T gathered = accel::gather_object(own ? detail::first_of(data, *own) : data);
       if (num_samples && static_cast<std::size_t>(*num_samples) < gathered.size()) {
         gathered.erase(gathered.begin() + *num_samples, gathered.end());
       }
@@ -447,8 +505,11 @@ class ACCEL_EXPORT Accelerator {
   bool next_batch_syncs();
   // How many rows of the gathered batch are samples; nullopt: all of them.
   [[nodiscard]] std::optional<std::int64_t> samples_of_last_batch() const;
+  // The same of this rank's part, where all together tell nothing.
+  [[nodiscard]] std::optional<std::int64_t> own_samples_of_last_batch() const;
   [[nodiscard]] ShardOptions shard_options() const;
-  void warn_of_join() const;
+  [[nodiscard]] JoinScope join(const std::vector<const detail::ModelRuntime*>& models,
+                               const JoinOptions& options) const;
   void add_data_loader(std::shared_ptr<DataLoaderBase> loader);
   [[nodiscard]] StateView model_state(const detail::ModelRuntime& model, StateDictType type) const;
   void save_weights(const detail::ModelRuntime& model,

@@ -56,6 +56,8 @@ struct DataLoaderConfiguration {
   bool even_batches = true;              // every rank gets as many batches, repeating first samples
   bool use_seedable_sampler = false;     // the order depends on the seed and the epoch alone
   std::optional<std::int64_t> data_seed;  // of the seedable sampler; default: the global seed
+  bool non_blocking = false;  // copies of batches to a device do not block; wants pinned memory
+  bool use_stateful_dataloader = false;  // every loader of accel is one: changes nothing
 };
 
 struct AutocastKwargs {

@@ -34,6 +34,7 @@ ACCEL_EXPORT std::int64_t rows_of(const at::Tensor& tensor);
 ACCEL_EXPORT at::Tensor slice_rows(const at::Tensor& tensor, std::int64_t begin, std::int64_t end);
 ACCEL_EXPORT at::Tensor to_device(const at::Tensor& tensor, at::Device device, bool non_blocking);
 ACCEL_EXPORT at::Tensor to_fp32(const at::Tensor& tensor);
+ACCEL_EXPORT at::Tensor pinned(const at::Tensor& tensor);
 ACCEL_EXPORT TensorInformation information_of(const at::Tensor& tensor);
 ACCEL_EXPORT at::Tensor empty_tensor(const TensorInformation& information);
 [[noreturn]] ACCEL_EXPORT void throw_no_batch();
@@ -113,6 +114,12 @@ struct DeviceSender {
 template <typename T>
 T send_to_device(const T& data, at::Device device, const SendOptions& options = {}) {
   return map_leaves<at::Tensor>(data, detail::DeviceSender{device, options});
+}
+
+// Every tensor in page-locked memory, from which copies to a GPU need not block; unchanged where there is no CUDA device.
+template <typename T>
+T pin_memory(const T& data) {
+  return recursively_apply(data, [](const at::Tensor& tensor) { return detail::pinned(tensor); });
 }
 
 // fp16 and bf16 tensors as fp32; others unchanged.

@@ -23,17 +23,25 @@ namespace accel {
 // The batches of one pass by number; a batch is made when it is asked for.
 class ACCEL_EXPORT BatchList {
  public:
-  BatchList(std::int64_t size, std::function<Indices(std::int64_t)> batch)
-      : size_(size), batch_(std::move(batch)) {}
+  // num_samples: how many of a batch's first elements no other batch has; all of them when it is empty.
+  BatchList(std::int64_t size,
+            std::function<Indices(std::int64_t)> batch,
+            std::function<std::int64_t(std::int64_t)> num_samples = {})
+      : size_(size), batch_(std::move(batch)), num_samples_(std::move(num_samples)) {}
   explicit BatchList(std::vector<Indices> batches);
 
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
   // Requires 0 <= number < size().
   [[nodiscard]] Indices operator[](std::int64_t number) const { return batch_(number); }
+  // Elements of a batch that are not repeats, where that was told. Requires 0 <= number < size().
+  [[nodiscard]] std::optional<std::int64_t> num_samples(std::int64_t number) const {
+    return num_samples_ ? std::optional(num_samples_(number)) : std::nullopt;
+  }
 
  private:
   std::int64_t size_;
   std::function<Indices(std::int64_t)> batch_;
+  std::function<std::int64_t(std::int64_t)> num_samples_;
 };
 
 // Groups elements into batches. Derive from it for batches of your own, for instance of like
@@ -42,6 +50,12 @@ class ACCEL_EXPORT BatchSamplerBase {
  public:
   virtual ~BatchSamplerBase() = default;
   [[nodiscard]] virtual BatchList begin_pass() = 0;
+  // Whether a pass may begin at any element of the order, with batches from there on.
+  [[nodiscard]] virtual bool begins_anywhere() const { return false; }
+  // Such a pass. Requires: begins_anywhere().
+  [[nodiscard]] virtual BatchList begin_pass_at(std::int64_t /*first_element*/) {
+    return begin_pass();
+  }
   virtual void end_pass() {}
   // Batches of one pass, as announced (see BatchSamplerShard for where a pass may differ).
   [[nodiscard]] virtual std::int64_t size() const = 0;
@@ -65,7 +79,11 @@ class ACCEL_EXPORT BatchSampler : public BatchSamplerBase {
  public:
   BatchSampler(std::shared_ptr<Sampler> sampler, std::int64_t batch_size, bool drop_last = false);
 
-  [[nodiscard]] BatchList begin_pass() override;
+  [[nodiscard]] BatchList begin_pass() override { return batches_from(0); }
+  [[nodiscard]] bool begins_anywhere() const override { return true; }
+  [[nodiscard]] BatchList begin_pass_at(std::int64_t first_element) override {
+    return batches_from(first_element);
+  }
   void end_pass() override { sampler_->end_pass(); }
   [[nodiscard]] std::int64_t size() const override;
   [[nodiscard]] std::optional<std::int64_t> batch_size() const override { return batch_size_; }
@@ -78,6 +96,8 @@ class ACCEL_EXPORT BatchSampler : public BatchSamplerBase {
   }
 
  private:
+  [[nodiscard]] BatchList batches_from(std::int64_t first_element);
+
   std::shared_ptr<Sampler> sampler_;  // shared with the loader that saves its state
   std::int64_t batch_size_;
   bool drop_last_;
@@ -113,7 +133,11 @@ class ACCEL_EXPORT BatchSamplerShard : public BatchSamplerBase {
  public:
   BatchSamplerShard(std::shared_ptr<BatchSamplerBase> batches, BatchShardOptions options);
 
-  [[nodiscard]] BatchList begin_pass() override;
+  [[nodiscard]] BatchList begin_pass() override { return shard_of(batches_->begin_pass()); }
+  [[nodiscard]] bool begins_anywhere() const override { return batches_->begins_anywhere(); }
+  [[nodiscard]] BatchList begin_pass_at(std::int64_t first_element) override {
+    return shard_of(batches_->begin_pass_at(first_element));
+  }
   void end_pass() override { batches_->end_pass(); }
   // With split_batches the announced L may be one more than a pass has: where even_batches is off
   // and the last batch ends before this rank's part.
@@ -130,6 +154,8 @@ class ACCEL_EXPORT BatchSamplerShard : public BatchSamplerBase {
   void set_even_batches(bool even_batches) noexcept { options_.even_batches = even_batches; }
 
  private:
+  [[nodiscard]] BatchList shard_of(BatchList all) const;
+
   std::shared_ptr<BatchSamplerBase> batches_;
   BatchShardOptions options_;
 };

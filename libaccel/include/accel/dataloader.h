@@ -43,8 +43,13 @@ namespace detail {
 template <typename Batch>
 class LoaderOf : public DataLoaderBase {
  public:
-  LoaderOf(LoaderPlan plan, std::shared_ptr<const BatchReader<Batch>> reader)
-      : DataLoaderBase(std::move(plan)), reader_(std::move(reader)) {}
+  LoaderOf(LoaderPlan plan,
+           std::shared_ptr<const BatchReader<Batch>> reader,
+           BatchSlicer<Batch> slicer = {})
+      : DataLoaderBase(std::move(plan)), reader_(std::move(reader)), slicer_(std::move(slicer)) {
+    if (this->plan().persistent_workers)
+      pool_ = std::make_shared<WorkerPool>(this->plan().num_workers);
+  }
 
   [[nodiscard]] const std::shared_ptr<const BatchReader<Batch>>& reader() const { return reader_; }
 
@@ -53,6 +58,7 @@ class LoaderOf : public DataLoaderBase {
    public:
     Pass(std::shared_ptr<LoaderOf> loader, std::int64_t skip_batches)
         : loader_(std::move(loader)), start_(loader_->begin_pass(skip_batches)), active_{*this} {
+      if (loader_->reader()->begin_epoch) loader_->reader()->begin_epoch(start_.epoch);
       stream_ = loader_->open_stream(start_);
       ahead_ = stream_->next();
       advance();
@@ -74,6 +80,7 @@ class LoaderOf : public DataLoaderBase {
       }
       Batch batch = *std::move(ahead_);
       const LoaderPlan& plan = loader_->plan();
+      if (plan.pin_memory) batch = accel::pin_memory(batch);
       if (plan.device) {
         batch = send_to_device(batch, *plan.device, {.non_blocking = plan.non_blocking});
       }
@@ -115,7 +122,8 @@ class LoaderOf : public DataLoaderBase {
     if constexpr (Sendable<Batch>) {
       std::unique_ptr<BatchStream<Batch>> local;
       if (plan().process_index == 0) local = open_local_stream(start, 0);
-      return std::make_unique<DispatchStream<Batch>>(std::move(local), plan(), start.first_batch);
+      return std::make_unique<DispatchStream<Batch>>(
+          std::move(local), plan(), start.first_batch, slicer_);
     } else {
       throw_cannot_send();
     }
@@ -130,9 +138,10 @@ class LoaderOf : public DataLoaderBase {
     }
     if (start.batches) {
       return std::make_unique<WorkerStream<Batch>>(
-          *start.batches, first, reader_->read, workers, prefetch);
+          *start.batches, first, reader_->read, workers, prefetch, pool_);
     }
-    std::unique_ptr<BatchStream<Batch>> stream = reader_->open(plan(), start.epoch);
+    std::unique_ptr<BatchStream<Batch>> stream =
+        reader_->open(plan(), start.epoch, start.first_sample);
     for (std::int64_t skipped = 0; skipped < first && stream->next(); ++skipped) {
     }
     if (workers > 0) {
@@ -142,6 +151,8 @@ class LoaderOf : public DataLoaderBase {
   }
 
   std::shared_ptr<const BatchReader<Batch>> reader_;  // shared with the loader it was prepared from
+  BatchSlicer<Batch> slicer_;                         // of dispatched batches; may be empty
+  std::shared_ptr<WorkerPool> pool_;                  // nullptr: each pass starts threads
 };
 
 }  // namespace detail
@@ -165,6 +176,7 @@ class DataLoader {
     const std::optional<std::int64_t> size = detail::size_of_dataset(dataset);
     LoaderPlan plan = MapDataset<Dataset> ? plan_of_map_dataset(size, options)
                                           : plan_of_iterable_dataset(size, options);
+    plan.num_shards = detail::shards_of_dataset(dataset);
     auto reader = detail::make_reader<Batch>(std::move(dataset), std::move(collate));
     loader_ = std::make_shared<detail::LoaderOf<Batch>>(
         std::move(plan), std::make_shared<const detail::BatchReader<Batch>>(std::move(reader)));
@@ -224,7 +236,8 @@ class DataLoader {
  private:
   template <typename B>
   friend DataLoader<B> prepare_data_loader(const DataLoader<B>& loader,
-                                           const ShardOptions& options);
+                                           const ShardOptions& options,
+                                           const BatchSlicer<B>& slice_fn_for_dispatch);
   template <typename B>
   friend DataLoader<B> skip_first_batches(const DataLoader<B>& loader, std::int64_t num_batches);
 
@@ -248,15 +261,30 @@ template <typename Dataset, typename Collate>
 DataLoader(Dataset, DataLoaderOptions, Collate) -> DataLoader<detail::BatchOf<Dataset, Collate>>;
 
 // A loader of the batches of one rank; the given one stays as it is. A prepared one is returned as
-// it is.
+// it is. slice_fn_for_dispatch: of batches that rank 0 reads for all; else it is not called.
 //
 // Errors  kDataSharding for batches that do not divide with split_batches.
 template <typename Batch>
-[[nodiscard]] DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader,
-                                                    const ShardOptions& options = {}) {
+[[nodiscard]] DataLoader<Batch> prepare_data_loader(
+    const DataLoader<Batch>& loader,
+    const ShardOptions& options,
+    const BatchSlicer<Batch>& slice_fn_for_dispatch) {
   if (loader->is_prepared()) return loader;
   return DataLoader<Batch>(std::make_shared<detail::LoaderOf<Batch>>(
-      shard_plan(loader->plan(), options), loader.loader_->reader()));
+      shard_plan(loader->plan(), options), loader.loader_->reader(), slice_fn_for_dispatch));
+}
+template <typename Batch>
+[[nodiscard]] DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader,
+                                                    const ShardOptions& options = {}) {
+  return prepare_data_loader(loader, options, BatchSlicer<Batch>());
+}
+
+// Where the order of a loader's elements comes from, prepared or not; null for an iterable dataset, and for a batch sampler that
+// has none.
+template <typename Batch>
+[[nodiscard]] std::shared_ptr<Sampler> get_sampler(const DataLoader<Batch>& loader) {
+  const auto& batches = loader->plan().batch_sampler;
+  return batches ? batches->sampler() : nullptr;
 }
 
 // The same loader, but its passes of the current epoch leave the first num_batches out. Later

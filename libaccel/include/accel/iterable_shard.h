@@ -5,6 +5,10 @@
 // split_batches). The last group is dropped with drop_last, else completed with the first group,
 // over and over; so all ranks see the same number of elements, a multiple of their batch size.
 //
+// A dataset that has shard(num_shards, index), returning one of its own type with a part of the elements, is not read whole by
+// each rank: prepared without dispatch_batches and split_batches, every rank reads its shard, as many as that has. With
+// num_shards() below the number of ranks it is read as any other.
+//
 // An iterable dataset is anything with begin() and end(); begin() starts a new pass. It may have
 // set_epoch(int64_t), called before each pass; or generator(), an at::Generator that every rank
 // seeds with the epoch, so that a shuffle inside of it is the same everywhere; and size(), its
@@ -69,12 +73,16 @@ class ShardBuffer {
   // Returns this rank's slice of the completed last group, if there is one. Ends the pass.
   std::optional<std::vector<T>> finish() {
     if (options_.drop_last || group_.empty()) return std::nullopt;
+    rows_of_last_ = std::ssize(group_);
     if (first_group_.empty()) first_group_ = group_;
     for (size_t i = 0; std::ssize(group_) < options_.group_size(); ++i) {
       group_.push_back(first_group_[i % first_group_.size()]);
     }
     return take_slice();
   }
+
+  // After finish(): elements of all ranks in the last group, before it was completed; 0: it was whole.
+  [[nodiscard]] std::int64_t rows_of_last() const noexcept { return rows_of_last_; }
 
  private:
   std::vector<T> take_slice() {
@@ -88,11 +96,16 @@ class ShardBuffer {
   IterableShardOptions options_;
   std::vector<T> group_;
   std::vector<T> first_group_;
+  std::int64_t rows_of_last_ = 0;
 };
 
 template <typename D>
 concept HasSetEpoch = requires(D& dataset, std::int64_t epoch) {
   dataset.set_epoch(epoch);
+};
+template <typename D>
+concept HasShard = requires(const D& dataset, std::int64_t number) {
+  { dataset.shard(number, number) } -> std::convertible_to<D>;
 };
 template <typename D>
 concept HasGenerator = requires(D& dataset) {

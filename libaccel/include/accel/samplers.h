@@ -7,10 +7,11 @@
 //   Sampler --IndexOrder--> BatchSampler --BatchList--> BatchSamplerShard --BatchList--> DataLoader
 //
 // RandomSampler yields the order of torch.utils.data.RandomSampler (torch.randperm) for a generator
-// in the same state; SeedableRandomSampler yields that of HF Accelerate's.
+// in the same state; SeedableRandomSampler yields that of HF Accelerate's. PermutationSampler has an order of its own, which
+// nobody has to draw.
 //
 // Threads:  the samplers are not synchronised; any thread may read an IndexOrder.
-// Cost:     8 bytes for each element of a random order, nothing for a sequential one.
+// Cost:     8 bytes for each element of a random order; nothing for a sequential or permuted one.
 // Source:   tests/peer/data_sharding.py compares every order with HF Accelerate's, index by index.
 #pragma once
 
@@ -28,23 +29,30 @@ namespace accel {
 
 using Indices = std::vector<std::int64_t>;
 
-// The elements of one pass by position: 0, 1, 2, ... or a list.
+class Permutation;
+
+// The elements of one pass by position: 0, 1, 2, ..., a list, or a permutation.
 class ACCEL_EXPORT IndexOrder {
  public:
   explicit IndexOrder(std::int64_t size) : size_(size) {}
   explicit IndexOrder(Indices list)
       : size_(static_cast<std::int64_t>(list.size())),
         list_(std::make_shared<const Indices>(std::move(list))) {}
+  explicit IndexOrder(std::shared_ptr<const Permutation> permutation);
 
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
   // Requires 0 <= position < size().
   [[nodiscard]] std::int64_t operator[](std::int64_t position) const {
-    return list_ ? (*list_)[static_cast<size_t>(position)] : position;
+    if (list_) return (*list_)[static_cast<size_t>(position)];
+    return permutation_ ? permuted(position) : position;
   }
 
  private:
+  [[nodiscard]] std::int64_t permuted(std::int64_t position) const;
+
   std::int64_t size_;
   std::shared_ptr<const Indices> list_;  // shared by the copies of one order, which never changes
+  std::shared_ptr<const Permutation> permutation_;
 };
 
 // Decides the order of the elements. Derive from it for an order of your own.
@@ -132,6 +140,35 @@ class ACCEL_EXPORT SeedableRandomSampler : public RandomSampler {
 
  private:
   std::int64_t initial_seed_;
+  std::int64_t epoch_ = 0;
+};
+
+// Every element once, in a random order that depends on a seed and the epoch alone and is computed position by position: a pass
+// begins at once, anywhere, whatever the number of elements, and takes no memory. For data sets of millions of small samples.
+// Prepared loaders use rank 0's seed on every rank.
+//
+// Cost:     about 30 ns for an index.
+// Errors    kInvalidArgument when num_elements is not positive.
+class ACCEL_EXPORT PermutationSampler : public Sampler {
+ public:
+  // seed: not set means torch's initial seed, as manual_seed() or set_seed() left it.
+  explicit PermutationSampler(std::int64_t num_elements,
+                              std::optional<std::int64_t> seed = std::nullopt);
+
+  [[nodiscard]] IndexOrder begin_pass() override;
+  void end_pass() override { ++epoch_; }
+  [[nodiscard]] std::int64_t size() const override { return num_elements_; }
+  void set_epoch(std::int64_t epoch) override { epoch_ = epoch; }
+  // "epoch" and "seed".
+  [[nodiscard]] StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+  [[nodiscard]] std::int64_t seed() const noexcept { return seed_; }
+  void set_seed(std::int64_t seed) noexcept { seed_ = seed; }
+
+ private:
+  std::int64_t num_elements_;
+  std::int64_t seed_;
   std::int64_t epoch_ = 0;
 };
 

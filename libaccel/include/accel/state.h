@@ -222,6 +222,8 @@ class ACCEL_EXPORT ActiveDataLoader {
   [[nodiscard]] virtual bool end_of_dataloader() const = 0;
   // Samples of the last global batch that are not padding; 0: all of them; -1: length unknown.
   [[nodiscard]] virtual std::int64_t remainder() const = 0;
+  // Of this rank's last batch those; not set where remainder() tells.
+  [[nodiscard]] virtual std::optional<std::int64_t> own_remainder() const { return std::nullopt; }
 };
 
 class ACCEL_EXPORT GradientState {

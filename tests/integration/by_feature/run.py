@@ -79,6 +79,16 @@ class ByFeature(unittest.TestCase):
     def test_local_sgd_ends_with_the_same_weights_on_all_ranks(self):
         self.assertIn("the ranks have the same weights", self.run_example("local_sgd"))
 
+    def test_uneven_inputs_end_with_the_same_weights_on_all_ranks(self):
+        out = self.run_example("uneven_inputs", processes=3)
+        # 250 points are 28 batches of 9, the last one of 7.
+        self.assertEqual(re.findall(r"^(\d+) batches$", out, re.MULTILINE), ["10", "9", "9"])
+        self.assertIn("the ranks have the same weights", out)
+
+    def test_dispatch_gives_each_rank_its_rows(self):
+        out = self.run_example("dispatch")
+        self.assertEqual(re.findall(r"^rows by rank: (.*)$", out, re.MULTILINE), ["0 2 1 3", "4 6 5 7", "8 9"])
+
     def test_ddp_comm_hook_learns(self):
         self.assertLess(self.number(r"loss ([\d.]+)", self.run_example("ddp_comm_hook")), 0.4)
 

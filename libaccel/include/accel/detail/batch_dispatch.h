@@ -96,11 +96,13 @@ concept Sendable = requires(ObjectWriter& out, const Batch& batch) {
 template <Sendable Batch>
 class DispatchStream : public BatchStream<Batch> {
  public:
-  // local: the batches of this process, on rank 0; null elsewhere. skip: groups to leave out.
+  // local: the batches of this process, on rank 0; null elsewhere. skip: groups to leave out. slicer: may be empty.
   DispatchStream(std::unique_ptr<BatchStream<Batch>> local,
                  const LoaderPlan& plan,
-                 std::int64_t skip)
+                 std::int64_t skip,
+                 BatchSlicer<Batch> slicer = {})
       : local_(std::move(local)),
+        slicer_(std::move(slicer)),
         num_processes_(plan.num_processes),
         process_index_(plan.process_index),
         split_batches_(plan.split_batches),
@@ -124,7 +126,7 @@ class DispatchStream : public BatchStream<Batch> {
     if (!group.batch) return std::nullopt;
     rows_of_last_ = group.rows;
     const std::int64_t own_rows = find_batch_size(*group.batch) / num_processes_;
-    return slice_batch(
+    return slice(
         *std::move(group.batch), process_index_ * own_rows, (process_index_ + 1) * own_rows);
   }
 
@@ -132,6 +134,11 @@ class DispatchStream : public BatchStream<Batch> {
   [[nodiscard]] std::int64_t rows_of_last() const override { return rows_of_last_; }
 
  private:
+  [[nodiscard]] Batch slice(Batch batch, std::int64_t begin, std::int64_t end) const {
+    if (slicer_) return slicer_(batch, begin, end, process_index_, num_processes_);
+    return slice_batch(std::move(batch), begin, end);
+  }
+
   struct Group {
     std::string error;      // what rank 0 failed with
     std::int64_t rows = 0;  // before completion
@@ -175,7 +182,7 @@ class DispatchStream : public BatchStream<Batch> {
   void begin() {
     has_begun_ = true;
     ahead_ = read_group();
-    if (ahead_) first_rows_ = slice_batch(*ahead_, 0, num_processes_);
+    if (ahead_) first_rows_ = slice(*ahead_, 0, num_processes_);
     for (std::int64_t skipped = 0; skipped < skip_ && ahead_; ++skipped) ahead_ = read_group();
   }
 
@@ -184,6 +191,7 @@ class DispatchStream : public BatchStream<Batch> {
     const std::int64_t wanted = (rows / num_processes_ + 1) * num_processes_;
     std::vector<Batch> parts = {std::move(batch)};
     const std::int64_t first_rows = find_batch_size(*first_rows_);
+    if (first_rows == 0) throw_does_not_divide(rows, num_processes_);  // a slicer gave none
     for (std::int64_t have = rows; have < wanted; have += first_rows) {
       parts.push_back(slice_batch(*first_rows_, 0, std::min(first_rows, wanted - have)));
     }
@@ -209,6 +217,7 @@ class DispatchStream : public BatchStream<Batch> {
   }
 
   std::unique_ptr<BatchStream<Batch>> local_;
+  BatchSlicer<Batch> slicer_;  // empty: slice_batch()
   std::int64_t num_processes_;
   std::int64_t process_index_;
   bool split_batches_;

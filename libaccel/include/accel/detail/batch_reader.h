@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -78,9 +79,25 @@ template <typename Batch>
 struct BatchReader {
   // Of a map-style dataset.
   std::function<Batch(const Indices&)> read;
-  // Of an iterable one; without `shard` for a process alone.
-  std::function<std::unique_ptr<BatchStream<Batch>>(const LoaderPlan&, std::int64_t epoch)> open;
+  // Of an iterable one, from an element of what all ranks read on.
+  std::function<std::unique_ptr<BatchStream<Batch>>(
+      const LoaderPlan&, std::int64_t epoch, std::int64_t first_element)>
+      open;
+  // Of a map-style dataset that has set_epoch(): called before a pass.
+  std::function<void(std::int64_t epoch)> begin_epoch;
 };
+
+// Shards that an iterable dataset can give to ranks; not set when it cannot be cut.
+template <typename D>
+std::optional<std::int64_t> shards_of_dataset(const D& dataset) {
+  if constexpr (!IterableDataset<D> || !HasShard<D>) {
+    return std::nullopt;
+  } else if constexpr (requires { dataset.num_shards(); }) {
+    return static_cast<std::int64_t>(dataset.num_shards());
+  } else {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+}
 
 template <typename Batch, typename Dataset, typename Collate>
 BatchReader<Batch> make_reader(Dataset dataset, Collate collate) {
@@ -96,17 +113,30 @@ BatchReader<Batch> make_reader(Dataset dataset, Collate collate) {
       }
       return collate(std::move(elements));
     };
+    if constexpr (HasSetEpoch<Dataset>)
+      reader.begin_epoch = [shared](std::int64_t epoch) { shared->set_epoch(epoch); };
   } else {
-    reader.open = [shared, collate](const LoaderPlan& plan,
-                                    std::int64_t epoch) -> std::unique_ptr<BatchStream<Batch>> {
+    reader.open = [shared, collate](
+                      const LoaderPlan& plan,
+                      std::int64_t epoch,
+                      std::int64_t first_element) -> std::unique_ptr<BatchStream<Batch>> {
       if (plan.iterable_is_sharded()) {
         using Stream = IterableStream<Batch, Dataset, ShardBuffer<Element>, Collate>;
         return std::make_unique<Stream>(
-            shared, epoch, ShardBuffer<Element>(plan.iterable_shard()), collate);
+            shared, epoch, first_element, ShardBuffer<Element>(plan.iterable_shard()), collate);
+      }
+      std::shared_ptr<Dataset> own = shared;
+      if constexpr (HasShard<Dataset>) {
+        if (plan.shards_itself)
+          own = std::make_shared<Dataset>(shared->shard(plan.num_processes, plan.process_index));
       }
       using Stream = IterableStream<Batch, Dataset, PlainGroups<Element>, Collate>;
       return std::make_unique<Stream>(
-          shared, epoch, PlainGroups<Element>(plan.iterable_batch_size, plan.drop_last), collate);
+          std::move(own),
+          epoch,
+          first_element,
+          PlainGroups<Element>(plan.iterable_batch_size, plan.drop_last),
+          collate);
     };
   }
   return reader;

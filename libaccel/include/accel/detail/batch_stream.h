@@ -24,6 +24,7 @@
 #include <vector>
 
 #include <accel/batch_samplers.h>
+#include <accel/export.h>
 #include <accel/iterable_shard.h>
 
 namespace accel {
@@ -59,6 +60,31 @@ class DirectStream : public BatchStream<Batch> {
   std::function<Batch(const Indices&)> read_;
 };
 
+// Threads that stay from one pass to the next.
+class ACCEL_EXPORT WorkerPool {
+ public:
+  explicit WorkerPool(int num_workers);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Lets every thread call work() once. False: they are at other work.
+  [[nodiscard]] bool begin(std::function<void()> work);
+  // Waits until all have returned.
+  void finish();
+
+ private:
+  void serve();
+
+  std::mutex mutex_;  // guards everything below but the threads
+  std::condition_variable changed_;
+  std::function<void()> work_;  // empty: there is none
+  std::int64_t round_ = 0;
+  int num_busy_ = 0;
+  bool stopping_ = false;
+  std::vector<std::jthread> threads_;  // last: joined before the rest is destroyed
+};
+
 // Slots in a ring: batch number n lies in slot n modulo the capacity, until it is taken.
 template <typename Batch>
 class WorkerStream : public BatchStream<Batch> {
@@ -67,12 +93,17 @@ class WorkerStream : public BatchStream<Batch> {
                std::int64_t first,
                std::function<Batch(const Indices&)> read,
                int num_workers,
-               int prefetch_factor)
+               int prefetch_factor,
+               std::shared_ptr<WorkerPool> pool = nullptr)
       : list_(std::move(list)),
         read_(std::move(read)),
         slots_(static_cast<size_t>(num_workers) * static_cast<size_t>(prefetch_factor)),
         next_to_read_(first),
         next_to_take_(first) {
+    if (pool != nullptr && pool->begin([this] { work(); })) {
+      pool_ = std::move(pool);
+      return;
+    }
     for (int i = 0; i < num_workers; ++i) workers_.emplace_back([this] { work(); });
   }
 
@@ -82,6 +113,7 @@ class WorkerStream : public BatchStream<Batch> {
       stopping_ = true;
     }
     changed_.notify_all();
+    if (pool_ != nullptr) pool_->finish();
   }
 
   std::optional<Batch> next() override {
@@ -143,6 +175,7 @@ class WorkerStream : public BatchStream<Batch> {
   std::int64_t next_to_read_;
   std::int64_t next_to_take_;
   bool stopping_ = false;
+  std::shared_ptr<WorkerPool> pool_;   // whose threads work here; else those below
   std::vector<std::jthread> workers_;  // last: joined before the rest is destroyed
 };
 
@@ -162,6 +195,8 @@ class StreamReadAhead : public BatchStream<Batch> {
             num_batches) {}
 
   std::optional<Batch> next() override { return *std::move(ahead_.next()); }
+  // The thread that reads has ended with the last batch.
+  [[nodiscard]] std::int64_t rows_of_last() const override { return inner_->rows_of_last(); }
 
  private:
   std::optional<Batch> read_one() {
@@ -192,6 +227,8 @@ class PlainGroups {
     if (drop_last_ || group_.empty()) return std::nullopt;
     return std::exchange(group_, {});
   }
+  // Nothing is repeated.
+  [[nodiscard]] std::int64_t rows_of_last() const noexcept { return -1; }
 
  private:
   std::int64_t batch_size_;
@@ -203,13 +240,16 @@ class PlainGroups {
 template <typename Batch, typename Dataset, typename Groups, typename Collate>
 class IterableStream : public BatchStream<Batch> {
  public:
+  // first_element: those before it are read and left out.
   IterableStream(std::shared_ptr<Dataset> dataset,
                  std::int64_t epoch,
+                 std::int64_t first_element,
                  Groups groups,
                  Collate collate)
       : dataset_(std::move(dataset)), groups_(std::move(groups)), collate_(std::move(collate)) {
     begin_dataset_epoch(*dataset_, epoch);
     position_.emplace(dataset_->begin());
+    for (std::int64_t i = 0; i < first_element && *position_ != dataset_->end(); ++i) ++*position_;
   }
 
   std::optional<Batch> next() override {
@@ -224,6 +264,8 @@ class IterableStream : public BatchStream<Batch> {
     if (!rest) return std::nullopt;
     return collate_(*std::move(rest));
   }
+
+  [[nodiscard]] std::int64_t rows_of_last() const override { return groups_.rows_of_last(); }
 
  private:
   std::shared_ptr<Dataset> dataset_;  // shared with the loader and its copies

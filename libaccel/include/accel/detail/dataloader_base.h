@@ -36,7 +36,10 @@ struct DataLoaderOptions {
   bool drop_last = false;                           // leave a last batch out that is not full
   int num_workers = 0;      // threads that read ahead; 0 reads in the thread that iterates
   int prefetch_factor = 2;  // batches that each worker reads ahead
-  at::Generator generator;  // of shuffle; torch's default one when undefined
+  bool pin_memory =
+      false;  // batches in page-locked memory, where this build has a device that copies from it
+  bool persistent_workers = false;  // the threads stay from pass to pass; wants num_workers > 0
+  at::Generator generator;          // of shuffle; torch's default one when undefined
 };
 
 // How a loader is divided over the ranks of a job.
@@ -65,8 +68,14 @@ struct ACCEL_EXPORT LoaderPlan {
   at::Generator generator;
   int num_workers = 0;
   int prefetch_factor = 2;
+  bool pin_memory = false;
+  bool persistent_workers = false;
+
+  std::optional<std::int64_t>
+      num_shards;  // that the iterable dataset has, when it can be cut into them
 
   bool is_prepared = false;
+  bool shards_itself = false;  // each rank reads shards of its own
   std::int64_t num_processes = 1;
   std::int64_t process_index = 0;
   bool split_batches = false;
@@ -76,7 +85,9 @@ struct ACCEL_EXPORT LoaderPlan {
   std::vector<RNGType> rng_types;
   at::Generator synchronized_generator;  // the one that RNGType::kGenerator means
 
-  [[nodiscard]] bool iterable_is_sharded() const { return num_processes > 1 && !dispatch_batches; }
+  [[nodiscard]] bool iterable_is_sharded() const {
+    return num_processes > 1 && !dispatch_batches && !shards_itself;
+  }
   [[nodiscard]] IterableShardOptions iterable_shard() const;
   // Rows that all ranks together read for one batch; not set when batches vary.
   [[nodiscard]] std::optional<std::int64_t> total_batch_size() const;
@@ -102,6 +113,15 @@ struct ACCEL_EXPORT LoaderPlan {
 [[nodiscard]] ACCEL_EXPORT std::optional<std::int64_t> rows_to_keep(
     bool end_of_dataloader, std::int64_t remainder) noexcept;
 
+// Cuts a batch that rank 0 has read for all: the rows begin..end of it, for the rank process_index of num_processes; it is also
+// asked for the first num_processes rows, which complete the last batch. Default: those rows of every tensor and list.
+template <typename Batch>
+using BatchSlicer = std::function<Batch(const Batch& batch,
+                                        std::int64_t begin,
+                                        std::int64_t end,
+                                        std::int64_t process_index,
+                                        std::int64_t num_processes)>;
+
 class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
  public:
   explicit DataLoaderBase(LoaderPlan plan);
@@ -112,6 +132,9 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   // True from when the last batch of a pass is yielded until the next pass begins.
   [[nodiscard]] bool end_of_dataloader() const override { return end_of_dataloader_; }
   [[nodiscard]] std::int64_t remainder() const override { return remainder_; }
+  [[nodiscard]] std::optional<std::int64_t> own_remainder() const override {
+    return own_remainder_;
+  }
 
   [[nodiscard]] std::int64_t epoch() const noexcept { return epoch_; }
   // Chooses the epoch of the next pass; a position within an epoch that was loaded is given up if
@@ -120,11 +143,13 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   // Batches of the current epoch that were yielded.
   [[nodiscard]] std::int64_t batches_consumed() const noexcept { return batches_consumed_; }
 
-  // Values "epoch", "batches", "samples" (of all ranks; absent when batches vary) and what the
-  // sampler saves, its names prefixed with "sampler.".
+  // Values "epoch", "batches", "samples" (of all ranks; absent when batches vary), "first_sample" (where the pass began, unless
+  // at its first) and what the sampler saves, its names prefixed with "sampler.".
   [[nodiscard]] StateDict state_dict() const override;
-  // The next pass begins behind the batches that were yielded before. Another number of ranks or
-  // batch size is possible when it divides the samples read so far. Errors  kCheckpointMismatch.
+  // The next pass begins behind the samples that were yielded before, for any number of ranks and any batch size: a pass that
+  // cannot go on between two batches begins its batches anew at the next sample. Cost: nothing per sample; iterable datasets
+  // are read to that place. Errors  kCheckpointMismatch where batches vary, or come from a batch sampler without
+  // begin_pass_at(), and no batch of now begins there.
   void load_state_dict(const StateDict& state) override;
 
   [[nodiscard]] const LoaderPlan& plan() const noexcept { return plan_; }
@@ -141,7 +166,8 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   struct PassStart {
     std::int64_t number;  // of the pass, to be handed to the calls below
     std::int64_t epoch;
-    std::int64_t first_batch;  // the batches before it are skipped
+    std::int64_t first_batch;   // the batches before it are skipped
+    std::int64_t first_sample;  // where the first one begins in what all ranks read
     std::optional<BatchList>
         batches;  // none for an iterable dataset, and where rank 0 reads for all
   };
@@ -158,7 +184,15 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   void end_pass(std::int64_t pass, bool read_to_end);
 
  private:
+  struct Position {
+    std::int64_t batches;
+    std::int64_t first_sample;  // before them
+  };
+  [[nodiscard]] static Position position_of(std::int64_t samples,
+                                            std::int64_t first_sample,
+                                            std::int64_t rows);
   void synchronize_generators();
+  [[nodiscard]] BatchList begin_batches();
 
   LoaderPlan plan_;
   std::function<void()> on_boundary_;
@@ -168,6 +202,9 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   bool resumes_ = false;  // the position was loaded; the next pass goes on from it
   bool end_of_dataloader_ = false;
   std::int64_t remainder_ = -1;
+  std::optional<std::int64_t> own_remainder_;
+  std::function<std::optional<std::int64_t>(std::int64_t)> num_samples_;  // of a batch of the pass
+  std::int64_t first_sample_ = 0;  // of the pass, unless it begins at its beginning
   std::int64_t pass_number_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -60,6 +61,15 @@ concept DataLoaderHandle = requires(const T& loader) {
 template <DataLoaderHandle Loader>
 Loader shard_loader(const Loader& loader, const ShardOptions& options) {
   return prepare_data_loader(loader, options);
+}
+
+template <DataLoaderHandle Loader, typename Slicer>
+Loader shard_loader(const Loader& loader, const ShardOptions& options, const Slicer& slicer) {
+  return prepare_data_loader(loader, options, slicer);
+}
+template <DataLoaderHandle Loader>
+Loader skip_batches(const Loader& loader, std::int64_t num_batches) {
+  return skip_first_batches(loader, num_batches);
 }
 
 // Lets a scheduler that only has step() and a state be stepped by AcceleratedScheduler.

@@ -1,12 +1,18 @@
 // DataLoader in one process: batches, positions, workers, and the shards of several ranks by hand.
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -397,6 +403,146 @@ TEST(DataLoader, RefusesToGoOnWithAPassAfterAnotherBegan) {
   EXPECT_THROW(++first, Error);
   ++second;
   EXPECT_EQ(numbers_of(*second), (std::vector<std::int64_t>{2, 3}));
+}
+
+// Hands out the epoch that it was told.
+struct Epochs {
+  std::shared_ptr<std::int64_t> epoch = std::make_shared<std::int64_t>(-1);
+  void set_epoch(std::int64_t told) { *epoch = told; }
+  [[nodiscard]] std::int64_t get(std::size_t /*index*/) const { return *epoch; }
+  [[nodiscard]] std::size_t size() const { return 2; }
+};
+
+TEST(DataLoader, TellsTheDatasetAndTheBatchSamplerTheEpoch) {
+  struct Told final : BatchSamplerBase {
+    std::int64_t epoch = -1;
+    [[nodiscard]] BatchList begin_pass() override { return BatchList({{0, 1}}); }
+    [[nodiscard]] std::int64_t size() const override { return 1; }
+    void set_epoch(std::int64_t number) override { epoch = number; }
+  };
+  const auto batches = std::make_shared<Told>();
+  DataLoader loader(Epochs{}, {.batch_sampler = batches});
+
+  EXPECT_EQ(pass_of(loader), (Batches{{0, 0}}));
+  EXPECT_EQ(pass_of(loader), (Batches{{1, 1}}));
+  loader.set_epoch(7);
+  EXPECT_EQ(pass_of(loader), (Batches{{7, 7}}));
+  EXPECT_EQ(batches->epoch, 7);
+}
+
+TEST(DataLoader, OfNothingYieldsNothing) {
+  DataLoader numbers(Numbers{0}, {.batch_size = 2});
+  DataLoader list(std::vector<std::int64_t>{}, {.batch_size = 2});
+
+  EXPECT_TRUE(pass_of(numbers).empty());
+  EXPECT_TRUE(pass_of(list).empty());
+  for (const bool split : {false, true}) {
+    const ShardOptions second{.num_processes = 2, .process_index = 1, .split_batches = split};
+    EXPECT_TRUE(pass_of(prepare_data_loader(numbers, second)).empty());
+    EXPECT_TRUE(pass_of(prepare_data_loader(list, second)).empty());
+  }
+}
+
+TEST(DataLoader, TellsWhereItsOrderComesFrom) {
+  DataLoader shuffled(Numbers{8}, {.shuffle = true});
+  DataLoader list(std::vector<std::int64_t>{1}, {});
+
+  EXPECT_NE(std::dynamic_pointer_cast<RandomSampler>(get_sampler(shuffled)), nullptr);
+  const auto prepared = prepare_data_loader(
+      shuffled, {.num_processes = 2, .process_index = 0, .use_seedable_sampler = true});
+  EXPECT_NE(std::dynamic_pointer_cast<SeedableRandomSampler>(get_sampler(prepared)), nullptr);
+  EXPECT_EQ(get_sampler(list), nullptr);
+}
+
+TEST(DataLoader, PinsBatchesWhereThereIsADevice) {
+  DataLoader loader(Numbers{2}, {.batch_size = 2, .pin_memory = true});
+
+  for (const at::Tensor& batch : loader) {
+    EXPECT_EQ(numbers_of(batch), (std::vector<std::int64_t>{0, 1}));
+    EXPECT_EQ(batch.is_pinned(), at::hasCUDA());
+  }
+}
+
+// Elements are the numbers of the threads that have read them, in the order in which they came to read.
+struct Readers {
+  std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
+  std::shared_ptr<std::vector<std::thread::id>> threads =
+      std::make_shared<std::vector<std::thread::id>>();
+  [[nodiscard]] std::int64_t get(std::size_t /*index*/) const {
+    const std::lock_guard lock(*mutex);
+    const auto own = std::find(threads->begin(), threads->end(), std::this_thread::get_id());
+    if (own != threads->end()) return own - threads->begin();
+    threads->push_back(std::this_thread::get_id());
+    return std::ssize(*threads) - 1;
+  }
+  [[nodiscard]] std::size_t size() const { return 64; }
+};
+
+TEST(DataLoaderWorkers, PersistFromPassToPass) {
+  const Readers readers;
+  DataLoader loader(readers, {.batch_size = 1, .num_workers = 2, .persistent_workers = true});
+
+  for (int epoch = 0; epoch < 20; ++epoch) EXPECT_EQ(pass_of(loader).size(), 64U);
+  (void)first_batches(loader, 3);
+
+  EXPECT_LE(readers.threads->size(), 2U);
+  EXPECT_THROW(DataLoader(Numbers{2}, {.persistent_workers = true}), Error);
+}
+
+TEST(DataLoaderWorkers, ThatPersistReadTwoPassesAtOnce) {
+  DataLoader loader(Numbers{8}, {.batch_size = 2, .num_workers = 1, .persistent_workers = true});
+  auto left = loader.begin();
+  auto right = loader.begin();
+
+  EXPECT_EQ(numbers_of(*right), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(numbers_of(*left), (std::vector<std::int64_t>{0, 1}));
+}
+
+// Every second number for the second of two shards.
+struct Shards {
+  std::int64_t first = 0;
+  std::int64_t step = 1;
+  std::int64_t count = 4;
+  struct Position {
+    std::int64_t value, step;
+    std::int64_t operator*() const { return value; }
+    Position& operator++() {
+      value += step;
+      return *this;
+    }
+    bool operator!=(std::int64_t end) const { return value < end; }
+  };
+  [[nodiscard]] Position begin() const { return {first, step}; }
+  [[nodiscard]] std::int64_t end() const { return 7; }
+  [[nodiscard]] std::int64_t num_shards() const { return count; }
+  [[nodiscard]] Shards shard(std::int64_t num_shards, std::int64_t index) const {
+    return {first + index * step, step * num_shards};
+  }
+};
+
+TEST(PreparedDataLoader, ReadsTheShardOfItsRank) {
+  DataLoader loader(Shards{}, {.batch_size = 2});
+  const auto of_rank = [&](std::int64_t rank, bool split) {
+    return pass_of(prepare_data_loader(
+        loader, {.num_processes = 2, .process_index = rank, .split_batches = split}));
+  };
+
+  EXPECT_EQ(of_rank(0, false), (Batches{{0, 2}, {4, 6}}));
+  EXPECT_EQ(of_rank(1, false), (Batches{{1, 3}, {5}}));
+  EXPECT_EQ(of_rank(1, true), (Batches{{1}, {3}, {5}, {0}}));  // not sharded: cut out of each batch
+  // More ranks than shards: all are read, and cut.
+  DataLoader one(Shards{.count = 1}, {.batch_size = 2});
+  EXPECT_EQ(pass_of(prepare_data_loader(one, {.num_processes = 2, .process_index = 1})),
+            (Batches{{2, 3}, {6, 0}}));
+}
+
+TEST(ActiveDataLoader, KnowsTheRemainderOfAnIterableWithoutALength) {
+  DataLoader loader(Shards{.count = 1}, {.batch_size = 2});
+  for (const std::int64_t rank : {0, 1}) {
+    auto own = prepare_data_loader(loader, {.num_processes = 2, .process_index = rank});
+    EXPECT_EQ(pass_of(own).size(), 2U);
+    EXPECT_EQ(own->remainder(), 3);  // 4, 5 and 6; then 0
+  }
 }
 
 }  // namespace

@@ -215,6 +215,49 @@ TEST(DispatchedDataLoader, NamesShapesThatCannotBeJoinedOnEveryRank) {
   });
 }
 
+// Rows of a rank behind a number that tells whose they are.
+TEST(DispatchedDataLoader, IsCutByTheFunctionThatWasGiven) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    DataLoader loader(Numbers{7}, {.batch_size = 2});
+    const BatchSlicer<at::Tensor> backwards = [](const at::Tensor& batch,
+                                                 std::int64_t begin,
+                                                 std::int64_t end,
+                                                 std::int64_t process_index,
+                                                 std::int64_t num_processes) {
+      EXPECT_EQ(process_index, PartialState().process_index());
+      EXPECT_EQ(num_processes, 2);
+      const std::int64_t rows = batch.size(0);
+      return batch.slice(0, rows - end, rows - begin);
+    };
+    const auto own = prepare_data_loader(loader, {.dispatch_batches = true}, backwards);
+
+    const auto seen = of_all_ranks(pass_of(own));
+
+    // 0 to 3, then 4 to 6 with the first of the two rows that the function gives of the first group.
+    EXPECT_EQ(seen[0], (Batches{{2, 3}, {6, 2}}));
+    EXPECT_EQ(seen[1], (Batches{{0, 1}, {4, 5}}));
+  });
+}
+
+TEST(DispatchedDataLoader, OfNothingYieldsNothing) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+    EXPECT_TRUE(pass_of(dispatched(0, 2, false, false)).empty());
+    EXPECT_TRUE(pass_of(dispatched(0, 2, true, false)).empty());
+  });
+}
+
+TEST(EmptyBatch, CannotBeSlicedWithoutATensor) {
+  const std::vector<at::Tensor> nothing;
+  try {
+    (void)detail::slice_batch(nothing, 0, 1);
+    FAIL() << "a batch without rows was cut";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST(PreparedDataLoader, ShufflesAsRank0Does) {
   test::run_ranks(2, [] {
     const PartialState state;

@@ -194,5 +194,57 @@ TEST(SeedableRandomSampler, NamesWhatAStateLacks) {
   EXPECT_THROW(sampler.load_state_dict({}), Error);
 }
 
+TEST(PermutationSampler, VisitsEveryElementOnceInAnotherOrderEachEpoch) {
+  for (const std::int64_t size : {1, 2, 3, 10, 97, 1000, 4096}) {
+    PermutationSampler sampler(size, 5);
+    std::vector<Indices> passes;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      const IndexOrder order = sampler.begin_pass();
+      ASSERT_EQ(order.size(), size);
+      Indices pass;
+      for (std::int64_t i = 0; i < size; ++i) pass.push_back(order[i]);
+      sampler.end_pass();
+      Indices sorted = pass;
+      std::sort(sorted.begin(), sorted.end());
+      for (std::int64_t i = 0; i < size; ++i)
+        ASSERT_EQ(sorted[static_cast<std::size_t>(i)], i) << size;
+      passes.push_back(std::move(pass));
+    }
+    if (size > 9) {
+      EXPECT_NE(passes[0], passes[1]) << size;
+    }
+  }
+}
+
+// Where each of 8 parts of the elements is put among 8 parts of the positions: 64 counts of 1024 / 8 each on average. The sum of
+// squared deviations over the average is chi-squared with 49 degrees of freedom, above 110 once in a million orders.
+TEST(PermutationSampler, PutsElementsAnywhere) {
+  for (const std::int64_t seed : {0, 1, 2, 12345}) {
+    const IndexOrder order = PermutationSampler(8192, seed).begin_pass();
+    std::vector<double> counts(64);
+    for (std::int64_t i = 0; i < order.size(); ++i)
+      ++counts[static_cast<std::size_t>(i / 1024 * 8 + order[i] / 1024)];
+    double chi_squared = 0;
+    for (const double count : counts) chi_squared += (count - 128) * (count - 128) / 128;
+    EXPECT_LT(chi_squared, 110) << "seed " << seed;
+  }
+}
+
+TEST(PermutationSampler, KeepsItsOrderAcrossARestart) {
+  PermutationSampler sampler(100, 7);
+  sampler.set_epoch(3);
+  PermutationSampler other(100, 8);
+
+  other.load_state_dict(sampler.state_dict());
+
+  const IndexOrder left = sampler.begin_pass();
+  const IndexOrder right = other.begin_pass();
+  for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(left[i], right[i]);
+}
+
+TEST(PermutationSampler, RefusesAnEmptyDataset) {
+  EXPECT_THROW(PermutationSampler(0), Error);
+}
+
 }  // namespace
 }  // namespace accel::samplers_test

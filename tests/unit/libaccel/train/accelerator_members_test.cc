@@ -40,7 +40,8 @@ struct Numbers {
   [[nodiscard]] at::Tensor get(std::size_t index) const {
     return at::full({}, static_cast<std::int64_t>(index), at::kLong);
   }
-  [[nodiscard]] std::size_t size() const { return 4; }
+  [[nodiscard]] std::size_t size() const { return count; }
+  std::size_t count = 4;
 };
 
 class AcceleratorMembers : public ::testing::Test {
@@ -319,20 +320,80 @@ TEST(AcceleratorOnRanks, LocalMainProcessesOfAllNodesGoAtOnce) {
       kTwoNodes);
 }
 
-TEST(AcceleratorOnRanks, JoiningUnevenInputsWarnsOnceThatItDoesNothing) {
-  const auto exits = test::run_ranks(2, [] {
-    Accelerator accelerator;
-    torch::nn::Linear net(2, 1);
-    const auto model = accelerator.prepare(net);
+// Without a length, without a size of batches, and both.
+struct Endless {
+  [[nodiscard]] auto begin() const { return numbers->begin(); }
+  [[nodiscard]] auto end() const { return numbers->end(); }
+  std::shared_ptr<std::vector<std::int64_t>> numbers =
+      std::make_shared<std::vector<std::int64_t>>(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6});
+};
+struct UndeclaredBatches final : BatchSamplerBase {
+  [[nodiscard]] BatchList begin_pass() override { return BatchList({{0, 1}, {2, 3}, {4, 5}}); }
+  [[nodiscard]] std::int64_t size() const override { return 3; }
+};
 
-    accelerator.join_uneven_inputs(model);
-    accelerator.join_uneven_inputs(model);
+template <typename Loader>
+std::vector<std::int64_t> gathered(Accelerator& accelerator,
+                                   const Loader& loader,
+                                   bool as_objects) {
+  std::vector<std::int64_t> seen;
+  for (const at::Tensor& batch : loader) {
+    if (as_objects) {
+      std::vector<std::int64_t> own;
+      for (std::int64_t i = 0; i < batch.size(0); ++i)
+        own.push_back(batch[i].template item<std::int64_t>());
+      for (const std::int64_t number : accelerator.gather_for_metrics(own)) seen.push_back(number);
+      continue;
+    }
+    const at::Tensor all = accelerator.gather_for_metrics(batch);
+    for (std::int64_t i = 0; i < all.size(0); ++i) seen.push_back(all[i].item<std::int64_t>());
+  }
+  return seen;
+}
+
+TEST(AcceleratorOnRanks, MetricsSeeEverySampleOnceWhateverIsKnownOfTheLoader) {
+  test::run_ranks(2, [] {
+    for (const bool dispatch : {false, true}) {
+      Accelerator accelerator({.dataloader_config = {.dispatch_batches = dispatch}});
+      DataLoader endless(Endless{}, {.batch_size = 2});
+      DataLoader undeclared(Numbers{6}, {.batch_sampler = std::make_shared<UndeclaredBatches>()});
+      auto [first, second] = accelerator.prepare(endless, undeclared);
+      for (const bool as_objects : {false, true}) {
+        EXPECT_THAT(gathered(accelerator, first, as_objects), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+        EXPECT_THAT(gathered(accelerator, second, as_objects), ElementsAre(0, 1, 2, 3, 4, 5));
+      }
+    }
   });
-  if (test::rank_of_this_process() >= 0) return;
-  const std::string& output = exits[0].output;
-  const std::size_t first = output.find("join_uneven_inputs has no effect");
-  ASSERT_NE(first, std::string::npos) << output;
-  EXPECT_EQ(output.find("join_uneven_inputs has no effect", first + 1), std::string::npos);
+}
+
+TEST_F(AcceleratorMembers, TellsWhatItDoesWithLoaders) {
+  const Accelerator accelerator({.dataloader_config = {.split_batches = true,
+                                                       .dispatch_batches = false,
+                                                       .even_batches = false,
+                                                       .use_seedable_sampler = true,
+                                                       .non_blocking = true,
+                                                       .use_stateful_dataloader = true}});
+
+  EXPECT_TRUE(accelerator.split_batches());
+  EXPECT_EQ(accelerator.dispatch_batches(), false);
+  EXPECT_FALSE(accelerator.even_batches());
+  EXPECT_TRUE(accelerator.use_seedable_sampler());
+  EXPECT_TRUE(accelerator.non_blocking());
+  EXPECT_TRUE(accelerator.use_stateful_dataloader());
+}
+
+TEST_F(AcceleratorMembers, SkipsTheFirstBatches) {
+  Accelerator accelerator;
+  DataLoader numbers(Numbers{4}, {.batch_size = 1});
+  const auto loader = accelerator.prepare(numbers);
+
+  int count = 0;
+  for (const at::Tensor& batch : accelerator.skip_first_batches(loader, 3)) {
+    EXPECT_EQ(batch.item<std::int64_t>(), 3);
+    ++count;
+  }
+  EXPECT_EQ(count, 1);
+  EXPECT_THROW((void)accelerator.skip_first_batches(loader, -1), Error);
 }
 
 }  // namespace
