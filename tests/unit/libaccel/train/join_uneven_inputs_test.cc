@@ -129,9 +129,17 @@ INSTANTIATE_TEST_SUITE_P(Strategies,
                                   std::to_string(std::get<1>(info.param)) + "Ranks";
                          });
 
-TEST(JoinUnevenInputsOnRanks, TheLastBatchOfARankEndsTheAccumulationOfAll) {
+std::string name_of(const ::testing::TestParamInfo<Strategy>& info) {
+  return info.param.name;
+}
+
+class AccumulationWithin : public ::testing::TestWithParam<Strategy> {};
+
+TEST_P(AccumulationWithin, EndsOnAllRanksWithTheLastBatchOfAny) {
   test::run_ranks(2, [] {
-    Accelerator accelerator({.gradient_accumulation_steps = 2});
+    AcceleratorOptions options = options_of(GetParam());
+    options.gradient_accumulation_steps = 2;
+    Accelerator accelerator(options);
     torch::nn::Linear net = [] {
       set_seed(2);
       return torch::nn::Linear(1, 1);
@@ -156,6 +164,41 @@ TEST(JoinUnevenInputsOnRanks, TheLastBatchOfARankEndsTheAccumulationOfAll) {
                                            : std::vector<bool>{false, true, true};
     EXPECT_EQ(synced, expected);
     expect_equal_on_all_ranks(flat_parameters(*net), "weights");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies,
+                         AccumulationWithin,
+                         ::testing::Values(Strategy{"CopiesShm", "shm", 0},
+                                           Strategy{"CopiesGloo", "gloo", 0},
+                                           Strategy{"Zero1", "shm", 1},
+                                           Strategy{"Zero2", "shm", 2}),
+                         name_of);
+
+// A scale of the loss that all ranks change alike, and a hook in place of the average.
+TEST(JoinUnevenInputsOnRanks, HalfPrecisionAndHooksWorkWithin) {
+  test::run_ranks(2, [] {
+    AcceleratorOptions options;
+    options.mixed_precision = "fp16";
+    options.grad_scaler.growth_interval = 2;
+    options.ddp.comm_hook = DDPCommunicationHookType::kFp16;
+    Accelerator accelerator(options);
+    torch::nn::Sequential net = small_net();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const int rank = accelerator.process_index();
+    {
+      const auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
+      for (int batch = 0; batch < 2 + 4 * rank; ++batch) {
+        accelerator.backward(loss_of(model(at::cat({sample(batch), sample(batch + rank + 1)}))));
+        accelerator.clip_grad_norm_(model->parameters(), 1.0);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    }
+    expect_equal_on_all_ranks(flat_parameters(*net), "weights");
+    expect_equal_on_all_ranks(at::full({1}, accelerator.scaler()->get_scale(), at::kDouble),
+                              "scales");
   });
 }
 
@@ -280,7 +323,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies,
                          ::testing::Values(Strategy{"CopiesShm", "shm", 0},
                                            Strategy{"CopiesGloo", "gloo", 0},
                                            Strategy{"Zero2", "shm", 2}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         name_of);
 
 TEST(JoinUnevenInputsOnRanks, RanksThatDoDifferentThingsSayWhich) {
   test::run_ranks(2, [] {
