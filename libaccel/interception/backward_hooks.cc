@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -30,6 +31,33 @@ class BeforeAdding final : public torch::autograd::FunctionPreHook {
   Call call_;
 };
 
+class ClearingArriving final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit ClearingArriving(Call call) : call_(std::move(call)) {}
+  variable_list operator()(const variable_list& gradients) override {
+    variable_list zeros;
+    for (const at::Tensor& gradient : gradients)
+      zeros.push_back(gradient.defined() ? at::zeros_like(gradient) : gradient);
+    return zeros;
+  }
+  [[nodiscard]] bool is_of(const Call& call) const noexcept { return call_ == call; }
+
+ private:
+  Call call_;
+};
+
+// impl::add_hook() takes the first one alone.
+template <typename Hook>
+GradientHook put_before_adding(const at::Tensor& parameter, const Call& call) {
+  torch::autograd::impl::hooks(parameter).push_back(std::make_unique<Hook>(call));
+  return GradientHook([parameter, call] {
+    std::erase_if(torch::autograd::impl::hooks(parameter), [&call](const auto& hook) {
+      const auto* const own = dynamic_cast<const Hook*>(hook.get());
+      return own != nullptr && own->is_of(call);
+    });
+  });
+}
+
 }  // namespace
 
 bool is_in_backward() noexcept {
@@ -46,14 +74,13 @@ void call_at_end_of_backward(std::function<void()> callback) {
 }
 
 GradientHook before_adding(const at::Tensor& parameter, std::function<void()> call) {
-  const auto shared = std::make_shared<const std::function<void()>>(std::move(call));
-  torch::autograd::impl::add_hook(parameter, std::make_unique<BeforeAdding>(shared));
-  return GradientHook([parameter, shared] {
-    std::erase_if(torch::autograd::impl::hooks(parameter), [&shared](const auto& hook) {
-      const auto* const own = dynamic_cast<const BeforeAdding*>(hook.get());
-      return own != nullptr && own->is_of(shared);
-    });
-  });
+  return put_before_adding<BeforeAdding>(
+      parameter, std::make_shared<const std::function<void()>>(std::move(call)));
+}
+
+GradientHook clearing_arriving(const at::Tensor& parameter) {
+  return put_before_adding<ClearingArriving>(parameter,
+                                             std::make_shared<const std::function<void()>>());
 }
 
 GradientHook behind_adding(const at::Tensor& parameter,

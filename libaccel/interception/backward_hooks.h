@@ -36,6 +36,9 @@ class GradientHook {
 // Before a gradient is added up, among the program's hooks on the tensor.
 [[nodiscard]] GradientHook before_adding(const at::Tensor& parameter, std::function<void()> call);
 
+// Replaces gradients by zeros before they are added up, among the program's hooks on the tensor.
+[[nodiscard]] GradientHook clearing_arriving(const at::Tensor& parameter);
+
 // As soon as it is added up, and behind the program's PostAccumulateGradHook: at the node that adds up, in the order in which
 // they were put there. arrived: what autograd has made the gradient of, or added to it; may be undefined.
 [[nodiscard]] GradientHook behind_adding(const at::Tensor& parameter,

@@ -4,6 +4,8 @@
 //                                                       bytes of each parameter at the end
 //   train_peer uneven MODEL FILE BACKEND STAGE COUNTS   one rank of those with so many batches each ("4,7"); losses, one line
 //                                                       each, and the bytes of each parameter at the end. STAGE: of ZeRO; 0: copies
+//   train_peer weighted FILE ACCUMULATION               one rank, of batches with a number of labels each; the bytes of each
+//                                                       parameter at the end
 //   train_peer schedules                                "NAME rate rate ..." for every schedule
 //   train_peer sequence ACCUMULATION                    one line per batch: synced, rate, step counts
 //
@@ -151,6 +153,30 @@ int train_unevenly(char** arguments) {
   return 0;
 }
 
+// Labels below 0 count for nothing.
+int train_weighted(char** arguments) {
+  const auto tensors = accel::safetensors::load_file(arguments[0]);
+  accel::Accelerator accelerator({.gradient_accumulation_steps = std::atoi(arguments[1])});
+  nn::Sequential net = make_model("mlp");
+  fill(*net, tensors);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const at::Tensor& inputs = tensors.at("inputs");
+  const at::Tensor& labels = tensors.at("labels");
+  const int rank = accelerator.process_index();
+  for (std::int64_t batch = 0; batch < inputs.size(0); ++batch) {
+    const auto scope = accelerator.accumulate(model);
+    const at::Tensor own = labels[batch][rank];
+    accelerator.backward(at::cross_entropy_loss(model(inputs[batch][rank]), own),
+                         {.weight = own.ge(0).sum().item<double>()});
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  for (const at::Tensor& parameter : net->parameters()) print_bytes(parameter);
+  accelerator.end_training();
+  return 0;
+}
+
 torch::optim::SGD sgd_with_rate(double rate) {
   return torch::optim::SGD({at::ones({1}).set_requires_grad(true)}, torch::optim::SGDOptions(rate));
 }
@@ -273,6 +299,7 @@ int main(int argc, char** argv) {
   try {
     if (mode == "loss" && argc >= 6 && argc <= 8) return train(argc - 2, argv + 2);
     if (mode == "uneven" && argc == 7) return train_unevenly(argv + 2);
+    if (mode == "weighted" && argc == 4) return train_weighted(argv + 2);
     if (mode == "schedules" && argc == 2) return schedules();
     if (mode == "sequence" && argc == 3) return sequence(argv + 2);
   } catch (const std::exception& error) {
@@ -281,7 +308,6 @@ int main(int argc, char** argv) {
   }
   std::fprintf(stderr,
                "use: train_peer loss MODEL FILE PRECISION STEPS [HOOK [WRAPPER]] | uneven MODEL "
-               "FILE BACKEND STAGE "
-               "COUNTS | schedules | sequence STEPS\n");
+               "FILE BACKEND STAGE COUNTS | weighted FILE STEPS | schedules | sequence STEPS\n");
   return 2;
 }

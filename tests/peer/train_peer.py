@@ -235,6 +235,89 @@ class Losses(unittest.TestCase):
         self.compare("mlp", "bf16", 1, BF16_TOLERANCE)
 
 
+def write_uneven_case(path, ranks):
+    """Batches with 0 to SAMPLES labels each; the rest is -100, which cross_entropy leaves out."""
+    torch.manual_seed(5)
+    tensors = {"model." + key: value for key, value in make_model("mlp").state_dict().items()}
+    tensors["inputs"] = torch.randn(BATCHES, ranks, SAMPLES, 8)
+    labels = torch.randint(0, 4, (BATCHES, ranks, SAMPLES))
+    for batch in range(BATCHES):
+        for rank in range(ranks):
+            labels[batch, rank, (3 * batch + 5 * rank) % (SAMPLES + 1):] = -100
+    tensors["labels"] = labels
+    save_file(tensors, path)
+
+
+def weights_of(lines):
+    return [torch.frombuffer(bytearray.fromhex(line), dtype=torch.float32) for line in lines]
+
+
+def recipe_worker(path, accumulation):
+    """One rank of HF Accelerate, as its guide to gradient accumulation with samples of variable size shows it."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(gradient_accumulation_steps=accumulation, cpu=True)
+    tensors = load_file(path)
+    net = make_model("mlp")
+    net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = accelerator.prepare(net, sgd)
+    rank = accelerator.process_index
+    for first in range(0, BATCHES, accumulation):
+        batches = range(first, first + accumulation)
+        own = sum(int((tensors["labels"][batch][rank] != -100).sum()) for batch in batches)
+        num_items = int(accelerator.gather(torch.tensor(own)).sum())
+        for batch in batches:
+            with accelerator.accumulate(model):
+                loss = torch.nn.functional.cross_entropy(
+                    model(tensors["inputs"][batch][rank]), tensors["labels"][batch][rank], reduction="sum")
+                # DDP averages over processes, and backward() divides by the steps.
+                accelerator.backward(loss * accumulation * accelerator.num_processes / num_items)
+                optimizer.step()
+                optimizer.zero_grad()
+    for parameter in net.parameters():
+        print(parameter.detach().numpy().tobytes().hex())
+    leave_group()
+
+
+def token_mean(path, ranks, accumulation):
+    """The definition: one process, one batch of the labels of all ranks for each step."""
+    tensors = load_file(path)
+    net = make_model("mlp")
+    net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for first in range(0, BATCHES, accumulation):
+        inputs = tensors["inputs"][first:first + accumulation].reshape(-1, 8)
+        labels = tensors["labels"][first:first + accumulation].reshape(-1)
+        torch.nn.functional.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.detach().reshape(-1) for parameter in net.parameters()]
+
+
+class WeightedAccumulation(unittest.TestCase):
+    # A gradient is a sum of at most 4 * 3 * SAMPLES terms of order 1 divided by their number, added up in parts: 72 roundings of
+    # 2^-24. A rate of 0.1 with momentum 0.9 makes of them at most their own size in each of 12 steps, and a step passes earlier
+    # differences on amplified by at most 2 in all.
+    TOLERANCE = 72 * 2.0 ** -24 * 12 * 2
+
+    def test_weights_of_labels_give_the_mean_over_all_labels(self):
+        for ranks, accumulation in ((1, 3), (2, 1), (2, 3), (4, 2)):
+            with tempfile.TemporaryDirectory() as folder, self.subTest(ranks=ranks, accumulation=accumulation):
+                path = os.path.join(folder, "case.safetensors")
+                write_uneven_case(path, ranks)
+                expected = token_mean(path, ranks, accumulation)
+                recipe = run_peer(ranks, "recipe", path, accumulation)
+                accel = run_accel(ranks, "weighted", path, accumulation)
+                for rank in range(ranks):
+                    self.assertEqual(accel[rank], accel[0], f"rank {rank}")
+                    found, peer = weights_of(accel[rank]), weights_of(recipe[rank])
+                    self.assertEqual(len(found), len(expected))
+                    for i, whole in enumerate(expected):
+                        self.assertLessEqual(float((found[i] - whole).abs().max()), self.TOLERANCE)
+                        self.assertLessEqual(float((found[i] - peer[i]).abs().max()), self.TOLERANCE)
+
+
 def parsed(outputs):
     """(synced, rate, last_epoch, _step_count) of every batch, by rank."""
     rows = [[line.split() for line in lines] for lines in outputs]
@@ -330,5 +413,7 @@ if __name__ == "__main__":
         ddp_worker(sys.argv[3], sys.argv[4], sys.argv[5], int(sys.argv[6]), *sys.argv[7:])
     elif len(sys.argv) > 2 and sys.argv[1:3] == ["--worker", "accelerate"]:
         accelerate_worker([int(steps) for steps in sys.argv[3:]])
+    elif len(sys.argv) > 2 and sys.argv[1:3] == ["--worker", "recipe"]:
+        recipe_worker(sys.argv[3], int(sys.argv[4]))
     else:
         unittest.main(verbosity=2)

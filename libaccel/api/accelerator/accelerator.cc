@@ -63,6 +63,12 @@ bool Accelerator::use_stateful_dataloader() const noexcept {
   return impl_->preparation.options.dataloader_config.use_stateful_dataloader;
 }
 
+ShardOptions Accelerator::micro_batch_options() const {
+  ShardOptions options = shard_options();
+  if (reproducible()) options.micro_batches = micro_batches();
+  return options;
+}
+
 void Accelerator::free_memory() {
   impl_->preparation.clear();
   impl_->checkpointing.content().clear();
@@ -82,6 +88,16 @@ bool Accelerator::next_batch_syncs() {
 
 void Accelerator::set_gradient_accumulation_steps(int steps) {
   impl_->training.set_accumulation_steps(steps);
+}
+
+bool Accelerator::reproducible() const noexcept {
+  return impl_->preparation.is_reproducible;
+}
+
+MicroBatches Accelerator::micro_batches() const {
+  if (const auto* const steps = impl_->training.reproducible()) return steps->run();
+  const std::int64_t own = gradient_accumulation_steps();
+  return {.total = own, .begin = 0, .end = own};
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,

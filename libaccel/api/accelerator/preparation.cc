@@ -9,6 +9,7 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
+#include "libaccel/api/accelerator/reproducible_steps.h"
 #include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/gradients/ddp_reducer.h"
 #include "libaccel/engine/homes/empty_ranks.h"
@@ -85,6 +86,7 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 
 Preparation::Preparation(DeepSpeedOptions read)
     : options(std::move(read.options)),
+      is_reproducible(wants_reproducible(options)),
       fsdp(fsdp_settings(options)),
       recipe(make_recipe(precision_settings(options, fsdp, std::move(read.precision)))),
       state({.mixed_precision = recipe.mixed_precision,
@@ -146,6 +148,7 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   }
   const bool is_placed = asked.device_placement.value_or(options.device_placement);
   if (is_placed && !sharding::is_empty(*module)) module->to(state.device());
+  if (is_reproducible) refuse_irreproducible(*module, options, fsdp);
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = state.process_group();
   const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;
@@ -157,6 +160,7 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   const bool is_trained = has_trainable_parameters(*module);
   if (has_others && is_trained) {
     sync = make_sync(*module, std::move(group));
+    if (is_reproducible) sync->set_sync_in_backward(false);  // gradients are exchanged apart
   } else if (has_others && fsdp && fsdp->strategy != ShardingStrategy::kNoShard) {
     sharding::send_frozen_model(*module, *fsdp, *group);
   }
@@ -233,10 +237,12 @@ AcceleratedScheduler Preparation::add_scheduler(std::shared_ptr<Scheduler> sched
   for (const AcceleratedScheduler& known : schedulers) {
     if (&known.scheduler() == scheduler.get()) return known;
   }
-  schedulers.emplace_back(std::move(scheduler),
-                          std::vector<AcceleratedOptimizer>{},
-                          AcceleratedSchedulerOptions{options.step_scheduler_with_optimizer,
-                                                      options.dataloader_config.split_batches});
+  schedulers.emplace_back(
+      std::move(scheduler),
+      std::vector<AcceleratedOptimizer>{},
+      AcceleratedSchedulerOptions{options.step_scheduler_with_optimizer,
+                                  // A step is one, whatever the number of ranks.
+                                  options.dataloader_config.split_batches || is_reproducible});
   unmatched_.push_back(schedulers.back());
   return schedulers.back();
 }

@@ -69,6 +69,7 @@ class Preparation {
   }
 
   AcceleratorOptions options;
+  bool is_reproducible;
   std::optional<sharding::FsdpSettings> fsdp;
   PrecisionRecipe recipe;
   AcceleratorState state;

@@ -22,6 +22,7 @@
 
 #include "libaccel/engine/gradients/gradient_hooks.h"
 #include "libaccel/engine/gradients/zero_gradients.h"
+#include "libaccel/engine/optim/exact_norm.h"
 #include "libaccel/engine/optim/gradient_clipping.h"
 #include "libaccel/engine/process/join_roll.h"
 #include "libaccel/engine/process/process_group.h"
@@ -100,12 +101,20 @@ std::deque<GradientHooks> refuse_without_autocast(const Models& models) {
 }  // namespace
 
 Training::Training(const Preparation& prepared)
-    : prepared_(prepared), gradient_state_(accumulation_plugin(prepared.options)) {
+    : prepared_(prepared),
+      gradient_state_(accumulation_plugin(prepared.options)),
+      weights_(prepared) {
   check_steps(gradient_state_.num_steps());
+  if (prepared.is_reproducible) steps_.emplace(prepared, gradient_state_.num_steps());
 }
 
 void Training::set_accumulation_steps(int steps) {
   check_steps(steps);
+  if (steps_ && steps != gradient_state_.num_steps()) {
+    throw Error(ErrorCode::kUnsupported,
+                "the number of micro-batches of a step is fixed in reproducible training",
+                "set AcceleratorOptions.gradient_accumulation_steps");
+  }
   gradient_state_ = GradientState({.num_steps = steps,
                                    .adjust_scheduler = gradient_state_.adjust_scheduler(),
                                    .sync_with_dataloader = gradient_state_.sync_with_dataloader(),
@@ -113,6 +122,11 @@ void Training::set_accumulation_steps(int steps) {
 }
 
 bool Training::next_batch_syncs() {
+  if (steps_) {
+    steps_->begin_micro_batch();
+    gradient_state_.set_sync_gradients(steps_->is_last());
+    return false;
+  }
   const bool ends_loader =
       gradient_state_.sync_with_dataloader() && gradient_state_.end_of_dataloader();
   batch_count_ = ends_loader ? 0 : batch_count_ + 1;
@@ -141,9 +155,11 @@ void Training::end_batch() {
 
 void Training::backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (options.create_graph) refuse_averages_with_graph(prepared_.models);
+  weights_.check(options.weight);
+  if (options.weight) refuse_weight_without_end();
+  if (steps_) steps_->begin_backward();
   ++num_batches_;
-  const int steps = gradient_state_.num_steps();
-  at::Tensor scaled = steps == 1 ? loss : loss / steps;
+  at::Tensor scaled = loss_part(loss, options.weight);
   if (const auto& scaler = prepared_.scaler) {
     // Gradients that were clipped and not stepped.
     for (const AcceleratedOptimizer& optimizer : prepared_.optimizers)
@@ -152,12 +168,53 @@ void Training::backward(const at::Tensor& loss, const BackwardOptions& options) 
   }
   std::deque<GradientHooks> refusals;
   if (!has_autocast_) refusals = refuse_without_autocast(prepared_.models);
-  if (prepared_.state.use_distributed()) {
-    run_on_all_ranks(scaled, options);
-  } else {
-    scaled.backward({}, options.retain_graph, options.create_graph);
+  try {
+    if (prepared_.state.use_distributed()) {
+      run_on_all_ranks(scaled, options);
+    } else {
+      scaled.backward({}, options.retain_graph, options.create_graph);
+    }
+  } catch (...) {
+    if (steps_) steps_->begin_anew();  // it lacks a micro-batch
+    throw;
   }
+  if (steps_) steps_->end_backward();
+  const auto run = steps_ ? std::optional(steps_->run()) : std::nullopt;
+  weights_.add(options.weight, steps_ ? std::optional(steps_->micro_batch()) : std::nullopt);
+  if (gradient_state_.sync_gradients()) weights_.end(run);
   for (StepObserver* const observer : observers_) observer->after_backward();
+}
+
+// What it has in the gradient of the accumulation.
+at::Tensor Training::loss_part(const at::Tensor& loss, std::optional<double> weight) {
+  if (weight) return loss * weights_.begin(*weight);
+  const int steps = gradient_state_.num_steps();
+  return steps == 1 ? loss : loss / steps;
+}
+
+// no_sync() of the program's own, and LocalSGD.
+void Training::refuse_weight_without_end() const {
+  if (steps_ || !gradient_state_.sync_gradients()) return;
+  for (const auto& model : prepared_.models) {
+    if (model->sync() == nullptr || model->sync()->syncs_in_backward()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "a backward within no_sync() or LocalSGD has a weight, and no accumulation tells "
+                "where the mean is made",
+                "hold accelerator.accumulate(model) around forward and backward in place of "
+                "no_sync(), and leave the weight out with LocalSGD");
+  }
+}
+
+void Training::go_on_from(std::int64_t num_batches) {
+  num_batches_ = boundary_batch_ = num_batches;
+  weights_.begin_anew();
+  if (steps_) steps_->agree_on_record();
+}
+
+void Training::begin_anew() {
+  batch_count_ = 0;
+  weights_.begin_anew();
+  if (steps_) steps_->begin_anew();
 }
 
 void Training::run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& options) const {
@@ -245,6 +302,13 @@ at::Tensor Training::clip_norm(const std::vector<at::Tensor>& parameters,
   check_number(!std::isnan(norm_type), "norm_type", norm_type, "a norm: 2, 1 or infinity");
   unscale_all();
   const OwnGradients own = own_gradients(parameters);
+  if (steps_ && norm_type == 2) return clip_exactly(own, max_norm);
+  if (steps_ && own.is_of_divided && !std::isinf(norm_type)) {
+    throw Error(ErrorCode::kUnsupported,
+                "norm_type is " + std::to_string(norm_type) +
+                    ", of which parts of divided gradients add up to other bits on other ranks",
+                "clip by the norm 2 or infinity in reproducible training");
+  }
   if (!own.is_of_divided) return clip_gradient_norm_(parameters, max_norm, norm_type);
   if (!(norm_type > 0)) {
     // A rank without a piece does not know of the others'.
@@ -261,6 +325,16 @@ at::Tensor Training::clip_norm(const std::vector<at::Tensor>& parameters,
       own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
         return combined_norm(prepared_.mesh().dividing_groups(), norm, norm_type);
       });
+}
+
+// Of reproducible training: the same bits however gradients are divided.
+at::Tensor Training::clip_exactly(const OwnGradients& own, double max_norm) const {
+  const auto groups = own.is_of_divided ? prepared_.mesh().dividing_groups()
+                                        : std::vector<std::shared_ptr<ProcessGroup>>();
+  const at::Tensor norm = exact_norm(own.pieces, own.whole, groups);
+  clip_gradients_to_(own.pieces, norm, max_norm);
+  clip_gradients_to_(own.whole, norm, max_norm);
+  return norm;
 }
 
 void Training::clip_value(const std::vector<at::Tensor>& parameters, double clip_value) const {
@@ -304,12 +378,14 @@ bool Training::check_trigger() {
 StateDict Training::state_dict() const {
   StateDict state = rng_state();
   state.values[kStepKey] = batch_count_;
+  if (steps_) steps_->save(state);
   return state;
 }
 
 void Training::load_state_dict(const StateDict& state) {
   const std::int64_t batch_count = StateReader("the random states", state).integer(kStepKey);
   set_rng_state(state);
+  if (steps_) steps_->load(state);
   batch_count_ = batch_count;
 }
 

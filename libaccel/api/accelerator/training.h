@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +16,9 @@
 #include <accel/accelerator.h>
 #include <accel/state_dict.h>
 
+#include "libaccel/api/accelerator/gradient_weights.h"
 #include "libaccel/api/accelerator/preparation.h"
+#include "libaccel/api/accelerator/reproducible_steps.h"
 #include "libaccel/api/accelerator/step_observer.h"
 
 namespace accel::detail {
@@ -51,17 +54,23 @@ class Training final : public Stateful {
   [[nodiscard]] bool check_trigger();
 
   // backward() calls since training began, restarts included.
-  [[nodiscard]] std::int64_t num_batches() const noexcept { return num_batches_; }
-  // What was loaded decides where the counts go on.
-  void go_on_from(std::int64_t num_batches) noexcept {
-    num_batches_ = boundary_batch_ = num_batches;
+  [[nodiscard]] std::int64_t num_batches() const noexcept {
+    return steps_ ? steps_->num_micro_batches() : num_batches_;
   }
+  // What was loaded decides where the counts go on. Requires: every rank calls it.
+  void go_on_from(std::int64_t num_batches);
   // The next batch begins an accumulation.
-  void begin_anew() noexcept { batch_count_ = 0; }
+  void begin_anew();
+  // nullptr: training is not reproducible.
+  [[nodiscard]] const ReproducibleSteps* reproducible() const noexcept {
+    return steps_ ? &*steps_ : nullptr;
+  }
   [[nodiscard]] StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
  private:
+  [[nodiscard]] at::Tensor loss_part(const at::Tensor& loss, std::optional<double> weight);
+  void refuse_weight_without_end() const;
   void run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& options) const;
   void announce_backward() const;
   void warn_of_models_without_optimizer() const;
@@ -71,11 +80,14 @@ class Training final : public Stateful {
     std::vector<at::Tensor> pieces;
     std::vector<at::Tensor> whole;
   };
+  at::Tensor clip_exactly(const OwnGradients& own, double max_norm) const;
   // Settles them first.
   [[nodiscard]] OwnGradients own_gradients(const std::vector<at::Tensor>& parameters) const;
 
   const Preparation& prepared_;
   GradientState gradient_state_;
+  GradientWeights weights_;
+  std::optional<ReproducibleSteps> steps_;
   std::vector<StepObserver*> observers_;
   std::int64_t batch_count_ = 0;  // since the last end of a loader
   std::int64_t num_batches_ = 0;

@@ -143,6 +143,8 @@ StateDict DataLoaderBase::state_dict() const {
     state.values["samples"] = first_sample + batches * *rows;
   if (first_sample > 0) state.values["first_sample"] = first_sample;
   if (plan_.shards_itself) state.values["shards"] = plan_.num_processes;
+  if (const auto& run = plan_.micro_batches)
+    state.values["micro_batches"] = batches / run->size() * run->total;
   if (const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr) {
     const StateDict of_sampler = sampler->state_dict();
     add_prefixed(of_sampler.values, state.values);
@@ -190,6 +192,19 @@ void DataLoaderBase::load_state_dict(const StateDict& state) {
                     " ranks, each with a shard of the dataset, and now there are " +
                     std::to_string(plan_.num_processes),
                 "use as many processes, or load a checkpoint of the end of an epoch");
+  }
+  if (const auto& run = plan_.micro_batches) {
+    // Of another rank, or of another number of them.
+    const std::int64_t done = reader.integer("micro_batches");
+    if (done % run->total != 0) {
+      throw Error(ErrorCode::kCheckpointMismatch,
+                  "the checkpoint was saved after " + std::to_string(done) +
+                      " micro-batches of epoch " + std::to_string(epoch) +
+                      ", which is no multiple of the " + std::to_string(run->total) +
+                      " of a step now",
+                  "use the gradient_accumulation_steps of the checkpoint");
+    }
+    position = {done / run->total * run->size(), 0};
   }
   if (const auto sampler = plan_.batch_sampler ? plan_.batch_sampler->sampler() : nullptr) {
     StateDict of_sampler;

@@ -10,6 +10,8 @@
 #include <accel/detail/dataloader_base.h>
 #include <accel/error.h>
 
+#include "libaccel/api/data/micro_batch_shard.h"
+
 namespace accel {
 namespace {
 
@@ -98,6 +100,29 @@ void synchronize_shuffle(LoaderPlan& plan, const ShardOptions& options) {
   plan.synchronized_generator = own.generator;
 }
 
+// The run of this rank, in place of a shard.
+LoaderPlan plan_of_micro_batches(LoaderPlan plan, const ShardOptions& options) {
+  if (!plan.batch_sampler || plan.split_batches || options.dispatch_batches.value_or(false)) {
+    throw Error(ErrorCode::kUnsupported,
+                "batches of an iterable dataset, of dispatch_batches and of split_batches are no "
+                "micro-batches that any rank could read",
+                "give the DataLoader a dataset with size() and get(i), and leave dispatch_batches "
+                "and split_batches out");
+  }
+  plan.dispatch_batches = false;
+  plan.micro_batches = options.micro_batches;
+  // One whose order depends on nothing that ranks draw meanwhile.
+  ShardOptions by_seed = options;
+  by_seed.use_seedable_sampler = true;
+  synchronize_shuffle(plan, by_seed);
+  const bool completes = options.even_batches && !plan.drop_last;
+  plan.batch_sampler = std::make_shared<MicroBatchShard>(
+      plan.batch_sampler,
+      *plan.micro_batches,
+      completes ? MicroBatchShard::LastStep::kIsCompleted : MicroBatchShard::LastStep::kIsLeftOut);
+  return plan;
+}
+
 }  // namespace
 
 IterableShardOptions LoaderPlan::iterable_shard() const {
@@ -111,7 +136,7 @@ IterableShardOptions LoaderPlan::iterable_shard() const {
 std::optional<std::int64_t> LoaderPlan::total_batch_size() const {
   const std::optional<std::int64_t> own =
       batch_sampler ? batch_sampler->batch_size() : iterable_batch_size;
-  if (!own) return std::nullopt;
+  if (!own || micro_batches) return std::nullopt;
   // The batch sampler of a shard tells the size of this rank's part.
   const bool is_whole = split_batches && (!batch_sampler || dispatch_batches);
   return is_whole ? *own : *own * num_processes;
@@ -190,6 +215,7 @@ LoaderPlan shard_plan(LoaderPlan plan, const ShardOptions& options) {
   plan.shards_itself = plan.num_processes > 1 && !plan.dispatch_batches && !plan.split_batches &&
                        plan.num_shards.value_or(0) >= plan.num_processes;
   plan.rng_types = options.rng_types;
+  if (options.micro_batches) return plan_of_micro_batches(std::move(plan), options);
 
   if (plan.split_batches) {
     check_batch_size_divides(

@@ -11,6 +11,7 @@
 
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -22,6 +23,7 @@
 #include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/gradients/gradient_buckets.h"
 #include "libaccel/engine/gradients/library_reducer.h"
+#include "libaccel/engine/gradients/tree_exchange.h"
 #include "libaccel/engine/process/join_roll.h"
 #include "libaccel/engine/process/model_comparison.h"
 #include "libaccel/engine/process/process_group.h"
@@ -182,6 +184,14 @@ void DdpReducer::after_backward() {
 void DdpReducer::sync_next_backward() {
   exchange_->set_sync(true);
   exchange_->arm();
+}
+
+void DdpReducer::sum_in_order(SubtreeSums& own, const MicroBatches& run) {
+  TreeExchange exchange(group_, run);
+  std::vector<SubtreeSums::Gradients> subtrees = own.take_subtrees();
+  std::ignore = exchange.fill_up(own.parameters(), subtrees);
+  own.give(exchange.all_reduce(std::move(subtrees)));
+  if (at_end_) at_end_();
 }
 
 }  // namespace accel

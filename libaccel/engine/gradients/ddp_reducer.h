@@ -58,7 +58,9 @@ class DdpReducer final : public ModelSync {
   void abandon_backward() noexcept override { exchange_->abandon(); }
 
   bool set_sync_in_backward(bool sync) noexcept override { return exchange_->set_sync(sync); }
+  [[nodiscard]] bool syncs_in_backward() const noexcept override { return exchange_->syncs(); }
   void sync_next_backward() override;
+  void sum_in_order(SubtreeSums& own, const MicroBatches& run) override;
 
   [[nodiscard]] GradientExchange& exchange() noexcept override { return *exchange_; }
   // Parameters, unless they are divided, and the buffers that forwards send.

@@ -66,6 +66,8 @@ class GradientShards final : public GradientPolicy {
   [[nodiscard]] at::Tensor take_gradient(std::size_t unit);
   // Whether any rank had a gradient of this parameter.
   [[nodiscard]] bool was_used(std::size_t parameter) const { return was_used_.at(parameter) != 0; }
+  // With the dtypes that gradients are summed in.
+  [[nodiscard]] const std::vector<Unit>& units() const noexcept { return units_; }
 
   // Bytes of gradients, and of flat ones, held at present, and at most so far.
   [[nodiscard]] std::int64_t live_bytes() const noexcept { return live_bytes_; }

@@ -21,8 +21,10 @@ namespace accel {
 
 class GradientExchange;
 struct MemoryUse;
+struct MicroBatches;
 struct NamedParameter;
 struct StateView;
+class SubtreeSums;
 
 namespace checkpoint {
 class DividedTensors;
@@ -55,8 +57,12 @@ class ModelSync {
 
   // False: gradients stay local until it is true again. Returns what it was.
   virtual bool set_sync_in_backward(bool sync) noexcept = 0;
+  [[nodiscard]] virtual bool syncs_in_backward() const noexcept = 0;
   // The next backward synchronises although its forward ran without. Undone by the caller with set_sync_in_backward().
   virtual void sync_next_backward() = 0;
+  // Reproducible training, in which no backward synchronises: exchanges what this rank's micro-batches of a step, `run`, have
+  // brought. Then the model has the gradients that a backward which synchronises leaves. Requires: every rank calls it.
+  virtual void sum_in_order(SubtreeSums& own, const MicroBatches& run) = 0;
 
   // ---- for ranks that run out of batches before others
 

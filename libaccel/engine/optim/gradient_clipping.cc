@@ -71,6 +71,14 @@ at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
   return total;
 }
 
+void clip_gradients_to_(const std::vector<at::Tensor>& parameters,
+                        const at::Tensor& norm,
+                        double max_norm) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients = gradients_of(parameters);
+  scale_to(gradients, norm, max_norm);
+}
+
 at::Tensor combined_norm(std::span<const std::shared_ptr<ProcessGroup>> groups,
                          const at::Tensor& norm,
                          double norm_type) {

@@ -26,6 +26,11 @@ at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& own,
                                double norm_type,
                                const std::function<at::Tensor(const at::Tensor&)>& combine);
 
+// As the first, by a norm that is known.
+void clip_gradients_to_(const std::vector<at::Tensor>& parameters,
+                        const at::Tensor& norm,
+                        double max_norm);
+
 // The norm over all ranks of the norms of their parts, of which `norm` is this rank's: over each of the groups that a model is
 // divided over. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
 at::Tensor combined_norm(std::span<const std::shared_ptr<ProcessGroup>> groups,

@@ -430,6 +430,18 @@ Work ProcessGroup::begin_all_reduce(at::Tensor& values,
       operation, [&] { return group_->allreduce(tensors, options); }, at_end);
 }
 
+void ProcessGroup::all_to_all_rows(at::Tensor& output,
+                                   const at::Tensor& input,
+                                   std::vector<std::int64_t> output_rows,
+                                   std::vector<std::int64_t> input_rows,
+                                   std::string_view operation) {
+  at::Tensor sent = input.view(at::kByte);
+  at::Tensor got = output.view(at::kByte);
+  begin(operation, [&] {
+    return group_->alltoall_base(got, sent, output_rows, input_rows);
+  }).wait();
+}
+
 bool ProcessGroup::all_reduce_pieces(std::span<const shm::Piece> pieces,
                                      at::ScalarType dtype,
                                      double factor,

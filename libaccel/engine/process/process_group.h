@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -107,6 +108,13 @@ class ProcessGroup {
   void reduce_scatter(at::Tensor& output, at::Tensor& input, std::string_view operation) {
     begin_reduce_scatter(output, input, operation).wait();
   }
+  // output: rows of all ranks in order, output_rows[r] of rank r <- input_rows[r] of `input`, one part after the other, to rank r.
+  // Both contiguous, of one dtype, with rows of one size.
+  void all_to_all_rows(at::Tensor& output,
+                       const at::Tensor& input,
+                       std::vector<std::int64_t> output_rows,
+                       std::vector<std::int64_t> input_rows,
+                       std::string_view operation);
   // The same, begun.
   Work begin_all_reduce(at::Tensor& values, Reduction reduction, std::string_view operation);
   Work begin_all_gather_into(at::Tensor& output,

@@ -30,6 +30,7 @@
 #include <accel/memory_use.h>
 
 #include "libaccel/engine/construction/tensor_memory.h"
+#include "libaccel/engine/gradients/tree_exchange.h"
 #include "libaccel/engine/homes/parameter_memory.h"
 #include "libaccel/engine/pager/paged_storage.h"
 #include "libaccel/engine/process/agreement.h"
@@ -343,21 +344,61 @@ void ShardedModel::after_backward() {
     has_ignored = has_ignored || has_new_gradient(i);
   if (exchange_->end_backward(has_ignored) == GradientExchange::End::kExchanged) {
     const at::NoGradGuard no_grad;
-    hand_out_gradients();
+    std::vector<at::Tensor> shards;
+    for (std::size_t unit = 0; unit < units_.size(); ++unit)
+      shards.push_back(gradients_->take_gradient(unit));
+    std::vector<bool> was_used;
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      was_used.push_back(gradients_->was_used(i));
+    hand_out_gradients(std::move(shards), was_used);
     average_ignored();
   }
   divided_->put_back();
 }
 
-void ShardedModel::hand_out_gradients() {
+// As a unit has them: the slots that follow one another, and zeros between.
+at::Tensor ShardedModel::flat_gradient(const Unit& unit,
+                                       const SubtreeSums::Gradients& gradients) const {
+  at::Tensor flat = at::zeros({unit.numel()}, unit.dtype);
+  for (const Slot& slot : unit.slots) {
+    const at::Tensor& gradient = gradients[slot.parameter];
+    if (!gradient.defined()) continue;
+    const at::Tensor& parameter = parameters_[slot.parameter].tensor;
+    flat.as_strided(parameter.sizes(), parameter.strides(), slot.offset).copy_(gradient);
+  }
+  return flat;
+}
+
+void ShardedModel::sum_in_order(SubtreeSums& own, const MicroBatches& run) {
+  const at::NoGradGuard no_grad;
+  divided_->withdraw();
+  TreeExchange exchange(all_, run);
+  std::vector<SubtreeSums::Gradients> subtrees = own.take_subtrees();
+  const std::vector<bool> was_used = exchange.fill_up(parameters_, subtrees);
+  std::vector<at::Tensor> shards;
+  for (const Unit& unit : gradients_->units()) {
+    std::vector<at::Tensor> flats;
+    for (SubtreeSums::Gradients& subtree : subtrees) {
+      flats.push_back(flat_gradient(unit, subtree));
+      for (const Slot& slot : unit.slots) subtree[slot.parameter].reset();
+    }
+    shards.push_back(exchange.reduce_scatter(std::move(flats)));
+  }
+  own.drop();
+  hand_out_gradients(std::move(shards), was_used);
+  divided_->put_back();
+}
+
+void ShardedModel::hand_out_gradients(std::vector<at::Tensor> shards,
+                                      const std::vector<bool>& was_used) {
   if (has_handed_out_ && !has_ever_stepped_ && !pieces_.empty() && !has_piece_gradients())
     warn_of_no_step();
   has_handed_out_ = true;
-  std::vector<at::Tensor> shards(units_.size());
+  was_used_ = was_used;
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
-    shards[unit] = gradients_->take_gradient(unit).to(units_[unit].dtype);
+    shards[unit] = shards[unit].to(units_[unit].dtype);
   for (ShardPiece& piece : pieces_) {
-    if (!gradients_->was_used(piece.place.parameter)) continue;
+    if (!was_used[piece.place.parameter]) continue;
     const std::int64_t begin =
         piece.place.unit_offset - group_->rank() * units_[piece.unit].shard_numel;
     const at::Tensor gradient =
@@ -371,7 +412,7 @@ void ShardedModel::hand_out_gradients() {
     }
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (gradients_->was_used(i)) divided_->put(i);
+    if (was_used[i]) divided_->put(i);
   }
   has_stepped_ = false;
 }
@@ -522,10 +563,7 @@ std::optional<at::Tensor> ShardedModel::piece(const at::Tensor& parameter) const
 }
 
 bool ShardedModel::has_gradients() const {
-  for (std::size_t i = 0; gradients_ != nullptr && i < parameters_.size(); ++i) {
-    if (gradients_->was_used(i)) return true;
-  }
-  return false;
+  return std::find(was_used_.begin(), was_used_.end(), true) != was_used_.end();
 }
 
 bool ShardedModel::owns(const at::Tensor& parameter) const {

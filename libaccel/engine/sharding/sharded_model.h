@@ -33,6 +33,7 @@
 #include "libaccel/engine/gradients/gradient_exchange.h"
 #include "libaccel/engine/gradients/gradient_shards.h"
 #include "libaccel/engine/gradients/model_sync.h"
+#include "libaccel/engine/gradients/subtree_sums.h"
 #include "libaccel/engine/homes/parameter_claim.h"
 #include "libaccel/engine/homes/parameter_home.h"
 #include "libaccel/engine/pager/write_permit.h"
@@ -75,8 +76,10 @@ class ShardedModel : public ModelSync {
   void after_backward() override;
   void abandon_backward() noexcept override { exchange_->abandon(); }
   bool set_sync_in_backward(bool sync) noexcept override { return exchange_->set_sync(sync); }
+  [[nodiscard]] bool syncs_in_backward() const noexcept override { return exchange_->syncs(); }
   void sync_next_backward() override { exchange_->arm(); }
   [[nodiscard]] GradientExchange& exchange() noexcept override { return *exchange_; }
+  void sum_in_order(SubtreeSums& own, const MicroBatches& run) override;
 
   [[nodiscard]] bool is_divided() const noexcept override { return true; }
   [[nodiscard]] bool is_first_replica() const noexcept override;
@@ -163,7 +166,10 @@ class ShardedModel : public ModelSync {
   [[nodiscard]] at::Tensor guarded_shard(std::size_t unit, const std::vector<Piece>& places) const;
   // What lies at `range`, a piece's part of a unit or gradient, in the shape of the piece.
   [[nodiscard]] at::Tensor shaped(const at::Tensor& range, const Piece& place) const;
-  void hand_out_gradients();
+  // shards: by unit. was_used: by parameter.
+  void hand_out_gradients(std::vector<at::Tensor> shards, const std::vector<bool>& was_used);
+  [[nodiscard]] at::Tensor flat_gradient(const Unit& unit,
+                                         const SubtreeSums::Gradients& gradients) const;
   [[nodiscard]] bool has_piece_gradients() const;
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
@@ -203,6 +209,7 @@ class ShardedModel : public ModelSync {
   bool has_stepped_ = false;  // since gradients were handed out, or cleared by a prepared optimizer
   bool has_ever_stepped_ = false;
   bool has_handed_out_ = false;
+  std::vector<bool> was_used_;  // by parameter, in the last exchange
 };
 
 }  // namespace accel::sharding

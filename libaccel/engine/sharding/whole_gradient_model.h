@@ -36,9 +36,16 @@ class WholeGradientModel final : public ShardedModel {
   bool set_sync_in_backward(bool sync) noexcept override {
     return reducer_.set_sync_in_backward(sync);
   }
+  [[nodiscard]] bool syncs_in_backward() const noexcept override {
+    return reducer_.syncs_in_backward();
+  }
   void sync_next_backward() override { reducer_.sync_next_backward(); }
   [[nodiscard]] GradientExchange& exchange() noexcept override { return reducer_.exchange(); }
   void end_join(int from) override { reducer_.end_join(from); }
+  void sum_in_order(SubtreeSums& own, const MicroBatches& run) override {
+    reducer_.sum_in_order(own, run);
+    settle();
+  }
 
   // Gives each piece its part of the parameter's gradient as it is now: a view, where it lies as the parameter does.
   void settle() override;

@@ -42,6 +42,7 @@
 #include <accel/detail/valid_rows.h>
 #include <accel/export.h>
 #include <accel/memory.h>
+#include <accel/micro_batches.h>
 #include <accel/operations.h>
 #include <accel/optim.h>
 #include <accel/precision.h>
@@ -60,6 +61,11 @@ struct BackwardOptions {
   std::optional<bool> retain_graph;
   // Gradients get a graph of their own, for derivatives of higher order.
   bool create_graph = false;
+  // What this micro-batch counts for: the number of its tokens that have a loss, say, where the loss is their mean. The
+  // gradient at the end of an accumulation is then sum(weight * gradient) / sum(weight), over its micro-batches and all ranks: that of
+  // the mean over all tokens, however they are spread. 0: it counts for nothing, whatever its loss is (NaN of no tokens). Where
+  // all are 0 the gradients are zero. Not set: every micro-batch counts the same.
+  std::optional<double> weight;
 };
 
 class ACCEL_EXPORT Accelerator {
@@ -181,6 +187,10 @@ class ACCEL_EXPORT Accelerator {
   // kInvalidArgument naming a parameter that no prepared forward has announced, where that cannot be made up for
   // (accel/prepared_model.h); and what the user's code throws: when it did so on all ranks, at the same place, training may go
   // on with zero_grad() and a forward. kUnsupported for create_graph where gradients are averaged: an average has no graph.
+  // With a weight (BackwardOptions) kInvalidArgument for one below 0, NaN or infinite, and where other micro-batches of the
+  // accumulation have none; kUnsupported within no_sync() or LocalSGD, which have no end that a sum of weights could wait for.
+  // Requires: all ranks give weights, or none; one backward() for each batch. Cost of weights: an all-reduce of 8 bytes and a
+  // pass over the gradients for each accumulation.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
   // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps
@@ -235,6 +245,21 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] bool sync_gradients() const { return gradient_state().sync_gradients(); }
   [[nodiscard]] int gradient_accumulation_steps() const { return gradient_state().num_steps(); }
   void set_gradient_accumulation_steps(int steps);
+
+  // Reproducible training (AcceleratorOptions::reproducible): whether this is it, and which micro-batches of each step are this
+  // rank's; else of gradient_accumulation_steps all.
+  [[nodiscard]] bool reproducible() const noexcept;
+  [[nodiscard]] MicroBatches micro_batches() const;
+  // A loader to train with: as prepare_data_loader(), but in reproducible training its batches are the micro-batches of the
+  // steps, and each rank gets its run of them. A last step that is not complete gets the first batches of the pass again, with
+  // even_batches; else, and with drop_last, it is left out. shuffle is by seed and epoch. Loaders to evaluate with go to
+  // prepare(). Throws kUnsupported for an iterable dataset, dispatch_batches and split_batches.
+  template <detail::DataLoaderHandle Loader>
+  Loader prepare_micro_batches(const Loader& loader) {
+    Loader prepared = detail::shard_loader(loader, micro_batch_options());
+    add_data_loader(prepared.ptr());
+    return prepared;
+  }
 
   // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm before, a 0-d tensor.
   // norm_type may be infinity; 0 and below are kUnsupported where one of the gradients is divided. fp16 gradients are unscaled
@@ -510,6 +535,7 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] ShardOptions shard_options() const;
   [[nodiscard]] JoinScope join(const std::vector<const detail::ModelRuntime*>& models,
                                const JoinOptions& options) const;
+  [[nodiscard]] ShardOptions micro_batch_options() const;
   void add_data_loader(std::shared_ptr<DataLoaderBase> loader);
   [[nodiscard]] StateView model_state(const detail::ModelRuntime& model, StateDictType type) const;
   void save_weights(const detail::ModelRuntime& model,

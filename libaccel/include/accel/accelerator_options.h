@@ -99,7 +99,11 @@ struct AcceleratorOptions {
   // peer.
   int gradient_accumulation_steps = 1;
   std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin;  // instead of the number
-  bool cpu = false;                                                        // leave GPUs alone
+  // The same bits of losses and weights on any number of ranks. gradient_accumulation_steps then counts the micro-batches of a
+  // step over ALL ranks; each has a run of them (accel/micro_batches.h), and the mean over all is summed in one fixed order.
+  // accumulate() seeds the generators for each micro-batch. Default: ACCEL_REPRODUCIBLE, else no. See docs/numerics.md.
+  std::optional<bool> reproducible;
+  bool cpu = false;  // leave GPUs alone
   DataLoaderConfiguration dataloader_config;
   std::vector<RNGType> rng_types = {
       RNGType::kGenerator};  // synchronized when a loader starts a pass

@@ -56,6 +56,16 @@ class ByFeature(unittest.TestCase):
         self.assertIn("160 batches, 40 steps", out)
         self.assertLess(self.number(r"loss ([\d.]+)", out), 0.4)
 
+    def test_weighted_accumulation_counts_tokens(self):
+        out = self.run_example("weighted_accumulation")
+        # 240 sequences; the lengths of 12 in a row are 1 to 12 tokens.
+        self.assertIn("1560 tokens, 8 of 8 symbols", out)
+
+    def test_reproducible_prints_the_same_bits_on_any_number_of_processes(self):
+        lines = {self.run_example("reproducible", processes=processes) for processes in (1, 2, 3, 5)}
+        self.assertEqual(len(lines), 1, lines)
+        self.assertRegex(lines.pop(), r"^loss 0x1\.\w+p-?\+?\d+, sum of weights -?0x")
+
     def test_early_stopping_stops_all_ranks_in_one_step(self):
         steps = self.number(r"^stopped early after (\d+) steps$", self.run_example("early_stopping"))
         self.assertTrue(1 < steps < 1600, steps)

@@ -21,6 +21,7 @@
 #include <accel/batch_samplers.h>
 #include <accel/export.h>
 #include <accel/iterable_shard.h>
+#include <accel/micro_batches.h>
 #include <accel/samplers.h>
 #include <accel/state.h>
 #include <accel/state_dict.h>
@@ -57,6 +58,9 @@ struct ShardOptions {
   bool non_blocking = false;
   // Synchronised with rank 0 when a pass begins. kGenerator is the generator of the shuffle.
   std::vector<RNGType> rng_types = {RNGType::kGenerator};
+  // Of reproducible training: batches are micro-batches, and a rank gets its run of those of each step; num_processes and
+  // process_index count for the position alone then.
+  std::optional<MicroBatches> micro_batches;
 };
 
 // What a loader reads, and for whom.
@@ -84,6 +88,7 @@ struct ACCEL_EXPORT LoaderPlan {
   bool non_blocking = false;
   std::vector<RNGType> rng_types;
   at::Generator synchronized_generator;  // the one that RNGType::kGenerator means
+  std::optional<MicroBatches> micro_batches;
 
   [[nodiscard]] bool iterable_is_sharded() const {
     return num_processes > 1 && !dispatch_batches && !shards_itself;
@@ -144,7 +149,8 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   [[nodiscard]] std::int64_t batches_consumed() const noexcept { return batches_consumed_; }
 
   // Values "epoch", "batches", "samples" (of all ranks; absent when batches vary), "first_sample" (where the pass began, unless
-  // at its first) and what the sampler saves, its names prefixed with "sampler.".
+  // at its first), "micro_batches" (of whole steps, of reproducible ones) and what the sampler saves, its names prefixed with
+  // "sampler.".
   [[nodiscard]] StateDict state_dict() const override;
   // The next pass begins behind the samples that were yielded before, for any number of ranks and any batch size: a pass that
   // cannot go on between two batches begins its batches anew at the next sample. Cost: nothing per sample; iterable datasets

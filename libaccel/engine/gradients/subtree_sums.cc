@@ -1,0 +1,103 @@
+// A gradient is taken as autograd has left it and added to in place, so the first one of a subtree lies where its backward
+// has put it: in memory that ranks share, where there is some (gradient_room.h).
+
+#include "libaccel/engine/gradients/subtree_sums.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <accel/error.h>
+
+#include "libaccel/engine/gradients/divided_gradients.h"
+#include "libaccel/engine/gradients/gradient_room.h"
+
+namespace accel {
+namespace {
+
+// Of what may be missing.
+void add_gradient(at::Tensor& left, at::Tensor& right) {
+  if (!left.defined()) std::swap(left, right);
+  if (!left.defined()) return;
+  if (right.defined()) {
+    left.add_(right);
+  } else {
+    left.add_(0);
+  }
+}
+
+at::Tensor taken_from(const at::Tensor& parameter) {
+  if (sharding::is_stand_in(parameter.grad())) return {};
+  return std::exchange(parameter.mutable_grad(), at::Tensor());
+}
+
+}  // namespace
+
+std::vector<Subtree> subtrees_of(std::int64_t begin, std::int64_t end) {
+  struct Nothing {};
+  const auto add = [](Nothing&, Nothing&) {};
+  TreeSum<Nothing, decltype(add)> sum(add);
+  for (std::int64_t i = begin; i < end; ++i) sum.push({0, i}, {});
+  std::vector<Subtree> places;
+  for (const auto& entry : sum.entries()) places.push_back(entry.place);
+  return places;
+}
+
+void SubtreeSums::AddEach::operator()(Gradients& left, Gradients& right) const {
+  for (std::size_t i = 0; i < left.size(); ++i) add_gradient(left[i], right[i]);
+}
+
+SubtreeSums::SubtreeSums(std::vector<NamedParameter> parameters)
+    : parameters_(std::move(parameters)) {}
+
+void SubtreeSums::begin() {
+  drop();
+  for (const NamedParameter& parameter : parameters_) kept_.push_back(taken_from(parameter.tensor));
+}
+
+void SubtreeSums::take(std::int64_t micro_batch) {
+  const at::NoGradGuard no_grad;
+  separate_gradients(parameters_);
+  Gradients own;
+  for (const NamedParameter& parameter : parameters_) {
+    if (parameter.tensor.grad().defined() && parameter.tensor.grad().is_sparse()) {
+      throw Error(ErrorCode::kUnsupported,
+                  "the gradient of " + parameter.name +
+                      " is sparse, which reproducible training does not sum",
+                  "construct the embedding with sparse(false)");
+    }
+    own.push_back(taken_from(parameter.tensor));
+  }
+  sum_.push({0, micro_batch}, std::move(own));
+}
+
+void SubtreeSums::give(Gradients sum) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (kept_[i].defined() && sum[i].defined()) {
+      gradient = kept_[i].add_(sum[i]);
+    } else if (kept_[i].defined() || sum[i].defined()) {
+      gradient = kept_[i].defined() ? kept_[i] : sum[i];
+    }
+  }
+  drop();
+}
+
+void SubtreeSums::drop() noexcept {
+  kept_.clear();
+  sum_.entries().clear();
+}
+
+std::vector<SubtreeSums::Gradients> SubtreeSums::take_subtrees() {
+  std::vector<Gradients> subtrees;
+  for (auto& entry : std::exchange(sum_.entries(), {})) subtrees.push_back(std::move(entry.value));
+  return subtrees;
+}
+
+SubtreeSums::Gradients SubtreeSums::take_total() {
+  const at::NoGradGuard no_grad;
+  Gradients total = sum_.total();
+  sum_.entries().clear();
+  return total;
+}
+
+}  // namespace accel
