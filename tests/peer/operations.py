@@ -98,6 +98,10 @@ def rank():
                 return True
             return False
 
+        try:
+            utils.gather(torch.ones(1, 5 + state.process_index))
+        except utils.operations.DistributedOperationException as error:
+            results["debug words"] = str(error).replace("accelerate.utils.operations.", "")
         results["debug gather"] = fails(utils.gather)
         results["debug reduce"] = fails(utils.reduce)
         results["debug broadcast"] = fails(utils.broadcast)

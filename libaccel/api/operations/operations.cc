@@ -22,6 +22,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Type.h>
 #include <xxhash.h>
 
 #include <accel/error.h>
@@ -53,14 +54,17 @@ std::string shape_text(const std::int64_t* sizes, std::int64_t count) {
   return text + "]";
 }
 
-// One line for each rank below a first line that says what differs.
+// In the words of Accelerate, with the element type behind each shape.
 Error shape_mismatch(std::string_view operation, const std::vector<std::string>& per_rank) {
   std::string table;
   for (std::size_t rank = 0; rank < per_rank.size(); ++rank) {
     table += "\n  - Process " + std::to_string(rank) + ": " + per_rank[rank];
   }
-  return Error(ErrorCode::kShapeMismatch,
-               std::string(operation) + ": the tensors differ between the ranks" + table);
+  return Error(
+      ErrorCode::kShapeMismatch,
+      "Cannot apply desired operation due to shape mismatches. All shapes across devices must be "
+      "valid.\n\nOperation: `" +
+          std::string(operation) + "`\nInput shapes:" + table);
 }
 
 // What every rank brings: "[1, 5] Float". `records` is [W, R].
@@ -184,6 +188,13 @@ void CollectiveCall::describe(const at::Tensor& tensor, std::string& description
     text << "undefined";
   }
   description += text.str();
+}
+
+void CollectiveCall::verify_objects(const std::type_info& type, int from_process) const {
+  if (!is_debug_) return;
+  std::string description = "objects of type " + c10::demangle(type.name());
+  if (from_process >= 0) description += " from process " + std::to_string(from_process);
+  compare(description);
 }
 
 bool CollectiveCall::is_same_everywhere(const std::string& text) const {

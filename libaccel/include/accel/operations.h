@@ -10,7 +10,8 @@
 // gather, reduce and broadcast compare first what the ranks bring: Gloo ends the process when sizes
 // differ, from a thread of its own. A mismatch throws kShapeMismatch on every rank with a table of
 // what each one brought. Without ACCELERATE_DEBUG_MODE=1 only a fingerprint is exchanged, and the
-// table when it differs.
+// table when it differs. gather_object, broadcast_object_list and broadcast_object are compared only with it: the operation, the type
+// of the objects, and who sends them; their numbers and values may differ.
 //
 // Errors    kPeerLost and kProcessGroup from all of them, naming the operation; kNotInitialized after
 //           PartialState::reset() or destroy_process_group().
@@ -24,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -69,6 +71,10 @@ class ACCEL_EXPORT CollectiveCall {
                               [&](const at::Tensor& tensor) { describe(tensor, description); });
     compare(description);
   }
+
+  // With ACCELERATE_DEBUG_MODE=1 throws kShapeMismatch when the operations, the types of the objects or the senders differ
+  // between ranks; else does nothing. from_process: -1 where all send.
+  void verify_objects(const std::type_info& type, int from_process = -1) const;
 
   [[nodiscard]] at::Tensor gather(const at::Tensor& tensor) const;
   [[nodiscard]] at::Tensor reduce(const at::Tensor& tensor, Reduction reduction) const;
@@ -140,6 +146,7 @@ template <typename T>
 std::vector<T> gather_object(const std::vector<T>& objects) {
   const detail::CollectiveCall call("gather_object");
   if (call.alone()) return objects;
+  call.verify_objects(typeid(T));
   std::vector<T> gathered;
   for (const std::string& bytes : call.gather_bytes(encode_object(objects))) {
     for (auto&& object : decode_object<std::vector<T>>(bytes))
@@ -153,6 +160,7 @@ template <typename T>
 void broadcast_object_list(std::vector<T>& objects, int from_process = 0) {
   const detail::CollectiveCall call("broadcast_object_list");
   if (call.alone()) return;
+  call.verify_objects(typeid(T), from_process);
   const std::string bytes = call.is_source(from_process) ? encode_object(objects) : std::string();
   objects = decode_object<std::vector<T>>(call.broadcast_bytes(bytes, from_process));
 }

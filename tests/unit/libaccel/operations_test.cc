@@ -339,6 +339,49 @@ TEST_P(Mismatch, OfOperationsNamesThemAll) {
       options());
 }
 
+TEST(ObjectMismatch, OfTypesAndOperationsIsAnErrorInDebugMode) {
+  test::run_ranks(
+      2,
+      [] {
+        const PartialState state;
+        const bool is_first = state.is_main_process();
+        std::vector<int> numbers{1, 2};
+        std::vector<std::string> words{"a"};
+
+        const Error types = error_of(
+            [&] { is_first ? broadcast_object_list(numbers) : broadcast_object_list(words); });
+        const Error senders = error_of([&] { broadcast_object_list(numbers, is_first ? 0 : 1); });
+        const Error operations = error_of(
+            [&] { is_first ? (void)gather_object(numbers) : (void)gather(at::ones({2})); });
+        const std::vector<int> gathered = gather_object(std::vector<int>(is_first ? 1 : 3, 7));
+
+        for (const Error* error : {&types, &senders, &operations})
+          EXPECT_EQ(error->code(), ErrorCode::kShapeMismatch);
+        EXPECT_THAT(types.message(),
+                    AllOf(HasSubstr("Process 0: objects of type int from process 0"),
+                          HasSubstr("Process 1: objects of type std::")));
+        EXPECT_THAT(senders.message(), HasSubstr("Process 1: objects of type int from process 1"));
+        EXPECT_THAT(operations.message(),
+                    AllOf(HasSubstr("Process 0: gather_object of objects of type int"),
+                          HasSubstr("Process 1: gather of [2] Float")));
+        EXPECT_THAT(gathered, ElementsAre(7, 7, 7, 7));
+      },
+      {.env = {{"ACCELERATE_DEBUG_MODE", "true"}}});
+}
+
+TEST(Mismatches, AreToldInTheWordsOfAccelerate) {
+  test::run_ranks(2, [] {
+    const PartialState state;
+
+    const Error error = error_of([&] { (void)gather(at::ones({1, 5 + state.process_index()})); });
+
+    EXPECT_EQ(error.message(),
+              "Cannot apply desired operation due to shape mismatches. All shapes across devices "
+              "must be valid.\n\nOperation: `gather`\nInput shapes:\n"
+              "  - Process 0: [1, 5] Float\n  - Process 1: [1, 6] Float");
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Operations, Mismatch, ::testing::Values("", "true"));
 
 TEST(Objects, AreGatheredInRankOrder) {
