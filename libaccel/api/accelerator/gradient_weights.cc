@@ -13,6 +13,7 @@
 #include <accel/error.h>
 
 #include "libaccel/engine/gradients/divided_gradients.h"
+#include "libaccel/engine/process/join_roll.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/parameter_list.h"
 
@@ -48,9 +49,15 @@ double GradientWeights::begin(double weight) {
 }
 
 void GradientWeights::agree_on_unit(double weight) {
+  constexpr const char* kOperation = "agreeing on the unit of weights";
   at::Tensor first = at::full({}, weight, at::kDouble);
-  if (const auto group = prepared_.state.process_group())
-    group->broadcast_(first, 0, "agreeing on the unit of weights");
+  if (JoinRoll::current() != nullptr) {
+    if (JoinRoll* const roll = JoinRoll::of_training())
+      roll->announce({.call = JoinRoll::Call::kWeightUnit});
+    JoinRoll::current()->group().all_reduce_(first, Reduction::kMax, kOperation);
+  } else if (const auto group = prepared_.state.process_group()) {
+    group->broadcast_(first, 0, kOperation);
+  }
   const auto value = first.item<double>();
   unit_ = value > 0 ? std::exp2(std::floor(std::log2(value))) : 1;
 }
@@ -85,6 +92,8 @@ double GradientWeights::total(const std::optional<MicroBatches>& run) const {
   at::Tensor sums = at::zeros({run ? run->total : 1}, at::kDouble);
   auto* const values = sums.data_ptr<double>();
   for (std::size_t i = 0; i < weights_.size(); ++i) values[places_[i]] += weights_[i];
+  if (JoinRoll* const roll = JoinRoll::of_training())
+    roll->announce({.call = JoinRoll::Call::kWeightSum});
   if (const auto group = prepared_.state.process_group())
     group->all_reduce_(sums, Reduction::kSum, "adding up the weights of micro-batches");
   double total = 0;
@@ -130,6 +139,11 @@ void GradientWeights::end(const std::optional<MicroBatches>& run) {
     }
   }
   begin_anew();
+}
+
+void GradientWeights::take_part_in_end() {
+  kind_ = Kind::kWeighted;
+  end(std::nullopt);
 }
 
 void GradientWeights::begin_anew() noexcept {

@@ -4,6 +4,9 @@
 // accumulation: exactly the gradient of the mean over all that the weights count. The unit is a power of two near the first weight of
 // rank 0, so that scaled gradients in fp16 are as large as without weights; it rounds nothing.
 //
+// Within join_uneven_inputs() a rank that has run out of batches takes part with weights of 0; rank 0 may be that one, so the greatest
+// first weight makes the unit there.
+//
 // A loss of weight 0 may be NaN, being a mean of nothing: its gradients are replaced by zeros before they are added up.
 //
 // Threads:  the thread that trains; every rank makes the same calls.
@@ -37,6 +40,10 @@ class GradientWeights {
   // else they are the mean of the ranks' sums.
   void end(const std::optional<MicroBatches>& run);
   void begin_anew() noexcept;
+
+  // For a rank that has joined: its part of begin(), and of end().
+  void take_part_in_unit() { agree_on_unit(0); }
+  void take_part_in_end();
 
  private:
   enum class Kind { kNone, kWeighted, kUnweighted };

@@ -70,6 +70,12 @@ Joining::Joining(const Preparation& prepared,
     if (model->sync() == nullptr) continue;
     models_.push_back({model->sync(), trainable_parameters(*model->module())});
   }
+  if (!even_batches && prepared.is_reproducible) {
+    throw Error(ErrorCode::kUnsupported,
+                "join_uneven_inputs() in reproducible training: a step has as many micro-batches "
+                "whatever the ranks have",
+                "leave AcceleratorOptions.reproducible out, or the scope");
+  }
   if (!even_batches) roll_.emplace(prepared.state.process_group(), objects());
   if (options.even_batches) override_even_batches(even_batches);
 }
@@ -131,6 +137,10 @@ void Joining::take_part(const JoinRoll::Announcement& announcement) {
       return;
     case Announced::kExchange:
       return exchange(models_.at(object));
+    case Announced::kWeightUnit:
+      return training_.weights().take_part_in_unit();
+    case Announced::kWeightSum:
+      return training_.weights().take_part_in_end();
     case Announced::kBatch:
       return;
     case Announced::kClipNorm:

@@ -61,6 +61,7 @@ class Training final : public Stateful {
   void go_on_from(std::int64_t num_batches);
   // The next batch begins an accumulation.
   void begin_anew();
+  [[nodiscard]] GradientWeights& weights() noexcept { return weights_; }
   // nullptr: training is not reproducible.
   [[nodiscard]] const ReproducibleSteps* reproducible() const noexcept {
     return steps_ ? &*steps_ : nullptr;

@@ -24,6 +24,8 @@ class JoinRoll {
     kForward,   // a: with gradients; b: whose backward exchanges them. most: gradients are there
     kBackward,  // of Accelerator::backward(). most: gradients are there
     kExchange,
+    kWeightUnit,  // of weighted micro-batches, see GradientWeights
+    kWeightSum,
     kBatch,      // of an accumulation. most: it synchronises
     kClipNorm,   // a, b: bits of max_norm and norm_type
     kClipValue,  // a: bits of clip_value

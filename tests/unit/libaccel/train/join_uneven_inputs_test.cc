@@ -1,6 +1,7 @@
 // Ranks that run out of batches before others: what is alike afterwards, and what goes wrong in words. That losses and weights are
 // those of PyTorch's Join is in tests/peer/uneven_inputs.py.
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -131,6 +132,75 @@ INSTANTIATE_TEST_SUITE_P(Strategies,
 
 std::string name_of(const ::testing::TestParamInfo<Strategy>& info) {
   return info.param.name;
+}
+
+// Tokens [n, 4] of a rank's batch: rank 0 has one batch, rank 1 three.
+at::Tensor tokens(int rank, int batch) {
+  constexpr std::int64_t kLengths[2][3] = {{3, 0, 0}, {2, 5, 1}};
+  const std::int64_t n = kLengths[rank][batch];
+  return (at::arange(n * 4, at::kFloat).view({n, 4}) / 8.0 + rank + 0.5 * batch).sin();
+}
+
+torch::nn::Linear seeded_linear() {
+  set_seed(3);
+  return torch::nn::Linear(4, 1);
+}
+
+class WeightsWithin : public ::testing::TestWithParam<Strategy> {};
+
+// One process takes all tokens of a step together. A gradient is a sum over at most 5 tokens of terms of order 1, rounded and weighted
+// in another order: at most 60 roundings of 2^-24; a step of rate 0.5 passes on earlier errors amplified by at most 2, over 3 steps.
+TEST_P(WeightsWithin, GiveTheMeanOverTheTokensOfThoseThatStillTrain) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator(options_of(GetParam()));
+    torch::nn::Linear net = seeded_linear();
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const int rank = accelerator.process_index();
+    {
+      const auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
+      for (int batch = 0; batch < (rank == 0 ? 1 : 3); ++batch) {
+        const at::Tensor input = tokens(rank, batch);
+        accelerator.backward(loss_of(model(input)), {.weight = static_cast<double>(input.size(0))});
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    }
+    torch::nn::Linear alone = seeded_linear();
+    torch::optim::SGD alone_sgd(alone->parameters(), torch::optim::SGDOptions(0.5));
+    for (int batch = 0; batch < 3; ++batch) {
+      loss_of(alone(at::cat({tokens(0, batch), tokens(1, batch)}))).backward();
+      alone_sgd.step();
+      alone_sgd.zero_grad();
+    }
+    const at::Tensor difference = (flat_parameters(*net) - flat_parameters(*alone)).abs().max();
+    EXPECT_LE(difference.item<double>(), 60 * std::pow(2.0, -24) * 0.5 * 8);
+    expect_equal_on_all_ranks(flat_parameters(*net), "weights");
+
+    // Afterwards all ranks know the unit of weights: none asks for it alone.
+    accelerator.backward(loss_of(model(sample(rank))), {.weight = 1.0});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies,
+                         WeightsWithin,
+                         ::testing::Values(Strategy{"CopiesShm", "shm", 0},
+                                           Strategy{"CopiesGloo", "gloo", 0},
+                                           Strategy{"Zero2", "shm", 2},
+                                           Strategy{"Zero3", "shm", 3}),
+                         name_of);
+
+TEST(JoinUnevenInputsOnRanks, ReproducibleTrainingIsRefused) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.gradient_accumulation_steps = 2, .reproducible = true});
+    const auto model = accelerator.prepare(seeded_linear());
+    try {
+      const auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
+      FAIL() << "it was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    }
+  });
 }
 
 class AccumulationWithin : public ::testing::TestWithParam<Strategy> {};
