@@ -10,6 +10,19 @@ std::optional<std::int64_t> Pickle::integer(PickleNode node) const {
   return nodes_[node].integer;
 }
 
+std::optional<bool> Pickle::boolean(PickleNode node) const {
+  if (kind(node) != PickleKind::kBool) return std::nullopt;
+  return nodes_[node].integer != 0;
+}
+
+std::optional<double> Pickle::real(PickleNode node) const {
+  if (kind(node) != PickleKind::kFloat) return std::nullopt;
+  std::uint64_t bits = 0;  // the pickle has them big-endian
+  for (std::size_t i = 0; i < sizeof bits; ++i)
+    bits = bits << 8 | static_cast<unsigned char>(nodes_[node].text[i]);
+  return std::bit_cast<double>(bits);
+}
+
 std::optional<std::string_view> Pickle::text(PickleNode node) const {
   if (kind(node) != PickleKind::kText) return std::nullopt;
   return std::string_view(nodes_[node].text, nodes_[node].count);

@@ -57,6 +57,8 @@ class Pickle {
   [[nodiscard]] PickleKind kind(PickleNode node) const { return nodes_[node].kind; }
   // nullopt: it is something else.
   [[nodiscard]] std::optional<std::int64_t> integer(PickleNode node) const;
+  [[nodiscard]] std::optional<bool> boolean(PickleNode node) const;
+  [[nodiscard]] std::optional<double> real(PickleNode node) const;
   [[nodiscard]] std::optional<std::string_view> text(PickleNode node) const;
   [[nodiscard]] std::optional<std::string_view> name(PickleNode node) const;
   // The items of a tuple or list.

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint_tools/formats/saved_tensor.h"
+#include "checkpoint_tools/formats/torch_file.h"
 #include "checkpoint_tools/merge/box.h"
 #include "checkpoint_tools/merge/tensor_output.h"
 

@@ -9,7 +9,7 @@
 
 #include <accel/error.h>
 
-#include "checkpoint_tools/formats/saved_tensor.h"
+#include "checkpoint_tools/formats/torch_file.h"
 #include "checkpoint_tools/merge/box.h"
 #include "checkpoint_tools/merge/chunk_copy.h"
 #include "checkpoint_tools/merge/tensor_output.h"

@@ -33,9 +33,14 @@ class SignalsHeldBack {
 }  // namespace
 
 Leftovers* Leftovers::newest_ = nullptr;
+bool Leftovers::are_watched_ = false;
 
 Leftovers::Leftovers(std::string file, std::vector<std::string> folders)
-    : file_(std::move(file)), folders_(std::move(folders)), older_(nullptr) {
+    : file_(std::move(file)),
+      folders_(std::move(folders)),
+      is_watched_(are_watched_),
+      older_(nullptr) {
+  if (!is_watched_) return;
   const SignalsHeldBack held;
   if (newest_ == nullptr) watch_signals();
   older_ = newest_;
@@ -43,6 +48,7 @@ Leftovers::Leftovers(std::string file, std::vector<std::string> folders)
 }
 
 Leftovers::~Leftovers() {
+  if (!is_watched_) return;
   const SignalsHeldBack held;
   Leftovers** link = &newest_;
   while (*link != this) link = &(*link)->older_;

@@ -1,9 +1,10 @@
 // Leftovers: what would stay behind of a file that is not finished, its hidden file and the folders made for it.
 //
-// While one lives, a signal that ends the program (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXFSZ) removes them first. A signal that is
-// ignored, as by nohup, or has a handler already is left as it is. Folders go only when they are empty.
+// In a program that calls remove_on_signals(), a signal that ends it (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXFSZ) removes them first,
+// while one lives. A signal that is ignored, as by nohup, or has a handler already is left as it is. Folders go only when they are
+// empty.
 //
-// Threads:  for programs of one thread.
+// Threads:  one at a time for each; remove_on_signals() is for programs of one thread.
 #pragma once
 
 #include <string>
@@ -15,6 +16,8 @@ class Leftovers {
  public:
   // folders  the innermost first.
   Leftovers(std::string file, std::vector<std::string> folders);
+  // From now on those that are made are removed by signals. Changes the handlers of this process.
+  static void remove_on_signals() noexcept { are_watched_ = true; }
   // Removes nothing.
   ~Leftovers();
   Leftovers(const Leftovers&) = delete;
@@ -29,9 +32,11 @@ class Leftovers {
   static void leave_signals();
 
   static Leftovers* newest_;
+  static bool are_watched_;
 
   const std::string file_;
   const std::vector<std::string> folders_;
+  const bool is_watched_;
   Leftovers* older_;
 };
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/commands/merge_weights.h"
+#include "checkpoint_tools/merge/merge_folder.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::launcher::checkpoint_kind_test {

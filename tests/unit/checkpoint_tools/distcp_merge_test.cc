@@ -13,7 +13,7 @@
 #include <accel/error.h>
 #include <accel/safetensors.h>
 
-#include "checkpoint_tools/formats/saved_tensor.h"
+#include "checkpoint_tools/formats/torch_file.h"
 #include "checkpoint_tools/merge/chunk_copy.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/faulty_disk.h"

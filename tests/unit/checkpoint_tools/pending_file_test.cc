@@ -100,6 +100,7 @@ TEST(PendingFileDeathTest, ASignalThatEndsTheProgramLeavesNothingOfIt) {
     const ScratchFolder folder;
     const auto merge_interrupted = [&] {
       ::signal(signal, SIG_DFL);  // a parent may have had it ignored
+      Leftovers::remove_on_signals();
       FaultyDisk disk;
       const PendingFile first(disk, folder.file("model"), 3);
       const PendingFile second(disk, folder.file("a/b/model"), 3);
@@ -114,6 +115,7 @@ TEST(PendingFileDeathTest, ASignalThatNohupIgnoresStaysIgnored) {
   const ScratchFolder folder;
   const auto merge_under_nohup = [&] {
     ::signal(SIGHUP, SIG_IGN);
+    Leftovers::remove_on_signals();
     FaultyDisk disk;
     PendingFile file(disk, folder.file("model"), 3);
     ::raise(SIGHUP);

@@ -1,4 +1,4 @@
-#include "checkpoint_tools/formats/saved_tensor.h"
+#include "checkpoint_tools/formats/torch_file.h"
 
 #include <optional>
 #include <string>
@@ -15,9 +15,8 @@
 namespace accel::launcher {
 namespace {
 
-constexpr std::uint64_t kMostPickleBytes = 1 << 20;  // of one tensor: some 200
-// Of one tensor: some 700. A hostile checkpoint has the archive that is largest for each of its chunks.
-constexpr std::uint64_t kMostDirectoryBytes = 64 << 10;
+// Of one tensor: some 200 and some 700. A hostile checkpoint has the archive that is largest for each of its chunks.
+constexpr TorchFileLimits kLimitsOfTensor{.pickle_bytes = 1 << 20, .directory_bytes = 64 << 10};
 
 const std::vector<std::string_view>& names_in_tensors() {
   static const std::vector<std::string_view> kAllowed = [] {
@@ -69,14 +68,15 @@ bool is_no_empty_dict(const Pickle& pickle, PickleNode node) {
   return pickle.kind(node) != PickleKind::kNone && (!entries || !entries->empty());
 }
 
-Result<Description> description_of(const FileSlice& archive, const Pickle& pickle) {
-  PickleNode call = pickle.root();
+Result<Description> description_of(const FileSlice& archive,
+                                   const Pickle& pickle,
+                                   PickleNode call) {
   if (pickle.made_by(call) == "torch._utils _rebuild_parameter" && !pickle.arguments(call).empty())
     call = pickle.arguments(call)[0];
   const auto made_by = pickle.made_by(call);
   const bool has_dtype = made_by == "torch._utils _rebuild_tensor_v3";
   if (!has_dtype && made_by != "torch._utils _rebuild_tensor_v2")
-    return damaged_tensor(archive, "data.pkl holds no tensor");
+    return damaged_tensor(archive, "data.pkl has something else than a tensor");
   const auto arguments = pickle.arguments(call);
   if (arguments.size() < (has_dtype ? 7u : 4u))
     return damaged_tensor(archive, "an argument is missing");
@@ -147,37 +147,69 @@ Result<std::string> entry_text(const ZipArchive& archive,
 
 }  // namespace
 
-Result<SavedTensor> read_saved_tensor(const FileSlice& archive) {
-  const auto zip = ZipArchive::open(archive, kMostDirectoryBytes);
-  if (!zip) return zip.error();
-  const auto folder = folder_of(*zip);
+Result<TorchFile> TorchFile::open(const FileSlice& archive,
+                                  std::span<const std::string_view> more_names,
+                                  const TorchFileLimits& limits) {
+  auto zip = ZipArchive::open(archive, limits.directory_bytes);
+  if (!zip) return std::move(zip).error();
+  TorchFile file;
+  file.archive_ = archive;
+  file.zip_ = *std::move(zip);
+  const auto folder = folder_of(file.zip_);
   if (!folder) return damaged_tensor(archive, "it has no data.pkl");
-  const auto order = entry_text(*zip, *folder + "byteorder", 16);
+  file.folder_ = *folder;
+  const auto order = entry_text(file.zip_, *folder + "byteorder", 16);
   if (!order) return order.error();
   if (!order->empty() && *order != "little")
     return Error(ErrorCode::kUnsupported,
-                 "the tensor in " + printable(archive.path) + " at byte " +
+                 "what " + printable(archive.path) + " holds at byte " +
                      std::to_string(archive.begin) + " has the byte order " + printable(*order),
-                 "merge on a machine of the kind that saved it, with `accelerate merge-weights`");
-  const auto bytes = entry_text(*zip, *folder + "data.pkl", kMostPickleBytes);
-  if (!bytes) return bytes.error();
-  const auto pickle = read_pickle(*bytes, names_in_tensors());
+                 "convert it with PyTorch on a machine of the kind that saved it");
+  auto bytes = entry_text(file.zip_, *folder + "data.pkl", limits.pickle_bytes);
+  if (!bytes) return std::move(bytes).error();
+  file.bytes_ = std::make_unique<const std::string>(*std::move(bytes));
+  std::vector<std::string_view> names = names_in_tensors();
+  names.insert(names.end(), more_names.begin(), more_names.end());
+  auto pickle = read_pickle(*file.bytes_, names);
   if (!pickle) {
-    Error error = pickle.error();
-    return std::move(error.while_doing("reading the tensor in " + printable(archive.path) +
-                                       " at byte " + std::to_string(archive.begin)));
+    Error error = std::move(pickle).error();
+    return std::move(error.while_doing("reading " + printable(archive.path) + " at byte " +
+                                       std::to_string(archive.begin)));
   }
-  auto description = description_of(archive, *pickle);
+  file.pickle_ = *std::move(pickle);
+  const std::string data = *folder + "data/";
+  const auto& entries = file.zip_.entries();
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    if (entries[i].name.starts_with(data))
+      file.storages_.emplace(entries[i].name.substr(data.size()), i);
+  return file;
+}
+
+bool TorchFile::is_tensor(PickleNode node) const {
+  const auto made_by = pickle_.made_by(node);
+  return made_by == "torch._utils _rebuild_tensor_v2" ||
+         made_by == "torch._utils _rebuild_tensor_v3" ||
+         made_by == "torch._utils _rebuild_parameter";
+}
+
+Result<SavedTensor> TorchFile::tensor(PickleNode node) const {
+  auto description = description_of(archive_, pickle_, node);
   if (!description) return description.error();
-  const ZipArchive::Entry* data = zip->find(*folder + "data/" + description->key);
-  if (data == nullptr) return damaged_tensor(archive, "its storage is missing");
-  const auto storage = zip->bytes_of(*data);
+  const auto data = storages_.find(description->key);
+  if (data == storages_.end()) return damaged_tensor(archive_, "its storage is missing");
+  const auto storage = zip_.bytes_of(zip_.entries()[data->second]);
   if (!storage) return storage.error();
   description->tensor.storage = *storage;
   if (!is_within(description->tensor, storage->size))
     return damaged_tensor(
-        archive, "it reaches beyond its storage of " + std::to_string(storage->size) + " bytes");
+        archive_, "it reaches beyond its storage of " + std::to_string(storage->size) + " bytes");
   return std::move(description->tensor);
+}
+
+Result<SavedTensor> read_saved_tensor(const FileSlice& archive) {
+  const auto file = TorchFile::open(archive, {}, kLimitsOfTensor);
+  if (!file) return file.error();
+  return file->tensor(file->pickle().root());
 }
 
 bool is_row_major(const SavedTensor& tensor) noexcept {
