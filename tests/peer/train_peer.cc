@@ -2,6 +2,7 @@
 //
 //   train_peer loss MODEL FILE PRECISION ACCUMULATION [HOOK [WRAPPER]]   one rank; losses, one line each, and, with a hook, the
 //                                                       bytes of each parameter at the end
+//                                                       HOOK of PowerSGD: power_sgd:COLUMNS or batched_power_sgd:COLUMNS, and :cold
 //   train_peer uneven MODEL FILE BACKEND STAGE COUNTS   one rank of those with so many batches each ("4,7"); losses, one line
 //                                                       each, and the bytes of each parameter at the end. STAGE: of ZeRO; 0: copies
 //   train_peer weighted FILE ACCUMULATION               one rank, of batches with a number of labels each; the bytes of each
@@ -66,7 +67,17 @@ void fill(nn::Module& model, const std::map<std::string, at::Tensor>& tensors) {
 
 accel::DistributedDataParallelKwargs hooked(int count, char** names) {
   accel::DistributedDataParallelKwargs ddp;
-  if (count > 0) ddp.comm_hook = accel::parse<accel::DDPCommunicationHookType>(names[0]);
+  if (count > 0) {
+    std::istringstream parts(names[0]);
+    std::string name, columns, cold;
+    std::getline(parts, name, ':');
+    std::getline(parts, columns, ':');
+    std::getline(parts, cold, ':');
+    ddp.comm_hook = accel::parse<accel::DDPCommunicationHookType>(name);
+    ddp.comm_state_option.start_powerSGD_iter = 2;
+    ddp.comm_state_option.warm_start = cold.empty();
+    if (!columns.empty()) ddp.comm_state_option.matrix_approximation_rank = std::stoll(columns);
+  }
   if (count > 1) ddp.comm_wrapper = accel::parse<accel::DDPCommunicationHookType>(names[1]);
   return ddp;
 }

@@ -226,6 +226,8 @@ std::optional<LoadReport> CheckpointContent::load(const Load& load) {
   writable.end();
   // Each rank has loaded its own pieces; or hooks of a checkpoint that was passed over may have written.
   for (const auto& model : models) model->publish_loaded();
+  for (const auto& model : prepared_.models)
+    if (report && model->sync() != nullptr) model->sync()->agree_on_hook_state();
   for (std::size_t i = 0; report && i < whole_optimizers_.size(); ++i) {
     if (whole_optimizers_[i] == nullptr) continue;
     Preparation::gate_of(prepared_.optimizers[i])->take_states(*whole_optimizers_[i], divided_);

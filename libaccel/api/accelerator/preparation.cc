@@ -189,6 +189,9 @@ void Preparation::warn_of_options_without_effect(const ModelSync* sync,
 // How the ranks keep a model in step.
 std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& module,
                                                   std::shared_ptr<ProcessGroup> world) {
+  const bool is_copied =
+      !fsdp || fsdp->strategy == ShardingStrategy::kNoShard || fsdp->keeps_whole_gradients;
+  if (is_copied) sharding::verify_same_exchange(options.ddp, *world);
   if (mesh_ == nullptr) {
     const MeshShape shape = sharding::mesh_shape(fsdp, *world);
     sharding::check_parallelism_sizes(process_env(), shape);

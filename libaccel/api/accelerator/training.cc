@@ -70,6 +70,25 @@ void check_steps(int steps) {
               "gradient_accumulation_steps is " + std::to_string(steps) + ", expected at least 1");
 }
 
+// Of each model whose communication hook remembers something: "comm_hook_0." and so on, by place among the models.
+template <typename Call>
+void for_each_hook(const Models& models, Call call) {
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    Stateful* const hook = models[i]->sync() == nullptr ? nullptr : models[i]->sync()->hook_state();
+    if (hook != nullptr) call("comm_hook_" + std::to_string(i) + ".", *hook);
+  }
+}
+
+// What `state` has under names that begin so, without that beginning.
+StateDict part_of(const StateDict& state, const std::string& prefix) {
+  StateDict part;
+  for (const auto& [key, value] : state.values)
+    if (key.starts_with(prefix)) part.values[key.substr(prefix.size())] = value;
+  for (const auto& [key, tensor] : state.tensors)
+    if (key.starts_with(prefix)) part.tensors[key.substr(prefix.size())] = tensor;
+  return part;
+}
+
 void refuse_averages_with_graph(const Models& models) {
   const bool averages = std::any_of(
       models.begin(), models.end(), [](const auto& model) { return model->sync() != nullptr; });
@@ -379,11 +398,20 @@ StateDict Training::state_dict() const {
   StateDict state = rng_state();
   state.values[kStepKey] = batch_count_;
   if (steps_) steps_->save(state);
+  for_each_hook(prepared_.models, [&](const std::string& prefix, const Stateful& hook) {
+    const StateDict own = hook.state_dict();
+    for (const auto& [key, value] : own.values) state.values[prefix + key] = value;
+    for (const auto& [key, tensor] : own.tensors) state.tensors[prefix + key] = tensor;
+  });
   return state;
 }
 
 void Training::load_state_dict(const StateDict& state) {
   const std::int64_t batch_count = StateReader("the random states", state).integer(kStepKey);
+  for_each_hook(prepared_.models, [&](const std::string& prefix, Stateful& hook) {
+    const StateDict own = part_of(state, prefix);
+    if (!own.values.empty()) hook.load_state_dict(own);
+  });
   set_rng_state(state);
   if (steps_) steps_->load(state);
   batch_count_ = batch_count;

@@ -1,7 +1,7 @@
 // Training: where a training loop is in its batches and accumulations, and what is done to gradients before a step.
 //
 // Owns the counts of batches and the flag of set_trigger(); reads what was prepared. Its state, as checkpoints have it, is this
-// rank's generators, and where it stands in an accumulation.
+// rank's generators, where it stands in an accumulation, and what communication hooks remember.
 //
 // Threads:  the thread that trains; every rank makes the same calls.
 // Errors    throws kPeerLost, kProcessGroup.

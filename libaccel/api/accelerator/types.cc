@@ -83,6 +83,8 @@ struct Texts<DDPCommunicationHookType> {
       {DDPCommunicationHookType::kNo, "no"},
       {DDPCommunicationHookType::kFp16, "fp16"},
       {DDPCommunicationHookType::kBf16, "bf16"},
+      {DDPCommunicationHookType::kPowerSgd, "power_sgd"},
+      {DDPCommunicationHookType::kBatchedPowerSgd, "batched_power_sgd"},
   };
 };
 

@@ -5,6 +5,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/engine/gradients/power_sgd.h"
 #include "libaccel/engine/process/process_group.h"
 
 namespace accel {
@@ -28,16 +29,43 @@ CommunicationHook compress_wrapper(CommunicationHook hook, at::ScalarType dtype)
   };
 }
 
-CommunicationHook hook_named(DDPCommunicationHookType type) {
+ExchangeHook power_sgd_hook(const PowerSGDOptions& options, PowerSgd::Form form) {
+  auto state = std::make_shared<PowerSgd>(options, form);
+  return {.call = [state](GradientBucket& bucket,
+                          CommunicationGroup& group) { return state->exchange(bucket, group); },
+          .state = state};
+}
+
+ExchangeHook hook_named(DDPCommunicationHookType type, const PowerSGDOptions& options) {
   switch (type) {
     case DDPCommunicationHookType::kNo:
       return {};
     case DDPCommunicationHookType::kFp16:
-      return fp16_compress_hook;
+      return {fp16_compress_hook, nullptr};
     case DDPCommunicationHookType::kBf16:
-      return bf16_compress_hook;
+      return {bf16_compress_hook, nullptr};
+    case DDPCommunicationHookType::kPowerSgd:
+      return power_sgd_hook(options, PowerSgd::Form::kByMatrix);
+    case DDPCommunicationHookType::kBatchedPowerSgd:
+      return power_sgd_hook(options, PowerSgd::Form::kByBucket);
   }
   return {};
+}
+
+CommunicationHook wrapped(CommunicationHook hook, DDPCommunicationHookType wrapper) {
+  switch (wrapper) {
+    case DDPCommunicationHookType::kNo:
+      return hook;
+    case DDPCommunicationHookType::kFp16:
+      return fp16_compress_wrapper(std::move(hook));
+    case DDPCommunicationHookType::kBf16:
+      return bf16_compress_wrapper(std::move(hook));
+    default:
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "ddp.comm_wrapper is " + std::string(to_string(wrapper)) + ", which rounds no numbers",
+          "set it to kFp16 or kBf16, and comm_hook to what it is to wrap");
+  }
 }
 
 bool has_hook(const DistributedDataParallelKwargs& options) {
@@ -105,25 +133,26 @@ CommunicationHook bf16_compress_wrapper(CommunicationHook hook) {
   return compress_wrapper(std::move(hook), at::kBFloat16);
 }
 
-CommunicationHook communication_hook(const DistributedDataParallelKwargs& options) {
+ExchangeHook exchange_hook(const DistributedDataParallelKwargs& options) {
   const auto* const own = std::get_if<CommunicationHook>(&options.comm_hook);
-  CommunicationHook hook =
-      own != nullptr ? *own : hook_named(std::get<DDPCommunicationHookType>(options.comm_hook));
-  if (own != nullptr && !hook) {
+  ExchangeHook hook = own != nullptr
+                          ? ExchangeHook{*own, nullptr}
+                          : hook_named(std::get<DDPCommunicationHookType>(options.comm_hook),
+                                       options.comm_state_option);
+  if (own != nullptr && !hook.call) {
     throw Error(ErrorCode::kInvalidArgument,
                 "ddp.comm_hook is an empty function",
                 "leave it out, or give one that exchanges a bucket");
   }
   if (options.comm_wrapper == DDPCommunicationHookType::kNo) return hook;
-  if (!hook) {
+  if (!hook.call) {
     throw Error(ErrorCode::kInvalidArgument,
                 "ddp.comm_wrapper is " + std::string(to_string(options.comm_wrapper)) +
                     ", and there is no ddp.comm_hook to wrap",
                 "set comm_hook: kFp16 and kBf16 compress by themselves");
   }
-  return options.comm_wrapper == DDPCommunicationHookType::kFp16
-             ? fp16_compress_wrapper(std::move(hook))
-             : bf16_compress_wrapper(std::move(hook));
+  hook.call = wrapped(std::move(hook.call), options.comm_wrapper);
+  return hook;
 }
 
 void refuse_hooked_gradients(const DistributedDataParallelKwargs& options,
@@ -140,7 +169,7 @@ void refuse_hooked_gradients(const DistributedDataParallelKwargs& options,
       throw Error(ErrorCode::kUnsupported,
                   "the gradient of " + parameter.name +
                       " is of complex numbers, which ddp.comm_hook and ddp.comm_wrapper cannot "
-                      "round to 16 bits",
+                      "compress",
                   "leave them out, or give a comm_hook of your own");
     }
   }

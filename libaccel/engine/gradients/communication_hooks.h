@@ -3,6 +3,7 @@
 // Threads:  as GradientPolicy.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include <accel/accelerator_options.h>
@@ -12,8 +13,16 @@
 
 namespace accel {
 
-// Empty: gradients are averaged. Throws kInvalidArgument for a wrapper of nothing, and for an empty function.
-[[nodiscard]] CommunicationHook communication_hook(const DistributedDataParallelKwargs& options);
+class PowerSgd;
+
+struct ExchangeHook {
+  CommunicationHook call;  // empty: gradients are averaged
+  std::shared_ptr<PowerSgd>
+      state;  // what it remembers from step to step; nullptr: nothing, or a user's own
+};
+
+// Throws kInvalidArgument for a wrapper of nothing, for an empty function, and what PowerSgd throws.
+[[nodiscard]] ExchangeHook exchange_hook(const DistributedDataParallelKwargs& options);
 
 // Throws kUnsupported naming the first parameter whose gradient does not go through the hook of `options`: a sparse one, and,
 // where that is rounded to 16 bits, one of complex numbers.

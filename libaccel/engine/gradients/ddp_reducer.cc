@@ -23,6 +23,7 @@
 #include "libaccel/engine/gradients/communication_hooks.h"
 #include "libaccel/engine/gradients/gradient_buckets.h"
 #include "libaccel/engine/gradients/library_reducer.h"
+#include "libaccel/engine/gradients/power_sgd.h"
 #include "libaccel/engine/gradients/tree_exchange.h"
 #include "libaccel/engine/process/join_roll.h"
 #include "libaccel/engine/process/model_comparison.h"
@@ -67,7 +68,8 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
       at_end_(std::move(at_end)),
       first_state_(first_state) {
   const std::int64_t cap_bytes = bucket_bytes(options);
-  CommunicationHook hook = communication_hook(options);
+  ExchangeHook hook = exchange_hook(options);
+  hook_state_ = hook.state;
   const bool sends_buffers = first_state == FirstState::kIsSent || options.broadcast_buffers;
   verify_same_models(module, sends_buffers ? Buffers::kCompared : Buffers::kOwn, *group_);
   const std::vector<NamedParameter> parameters = trainable_parameters(module);
@@ -84,10 +86,11 @@ DdpReducer::DdpReducer(const torch::nn::Module& module,
   const bool is_usual =
       !options.find_unused_parameters && !options.static_graph && options.gradient_as_bucket_view;
   if (is_usual && GradientBuckets::can_serve(parameters, *group_)) {
-    policy_ = std::make_shared<GradientBuckets>(parameters, group_, cap_bytes, std::move(hook));
+    policy_ =
+        std::make_shared<GradientBuckets>(parameters, group_, cap_bytes, std::move(hook.call));
   } else {
     policy_ = library_ =
-        std::make_shared<LibraryReducer>(parameters, group_, options, std::move(hook));
+        std::make_shared<LibraryReducer>(parameters, group_, options, std::move(hook.call));
   }
   exchange_ = std::make_shared<GradientExchange>(
       parameters,
@@ -179,6 +182,16 @@ void DdpReducer::after_backward() {
     buffers_are_due_ = false;
   }
   if (at_end_ && end != GradientExchange::End::kNothingCame) at_end_();
+}
+
+Stateful* DdpReducer::hook_state() const noexcept {
+  return hook_state_.get();
+}
+
+void DdpReducer::agree_on_hook_state() {
+  if (hook_state_ == nullptr) return;
+  CommunicationGroup ranks(group_);
+  hook_state_->agree(ranks);
 }
 
 void DdpReducer::sync_next_backward() {

@@ -25,6 +25,7 @@
 namespace accel {
 
 class LibraryReducer;
+class PowerSgd;
 class ProcessGroup;
 
 class DdpReducer final : public ModelSync {
@@ -34,7 +35,7 @@ class DdpReducer final : public ModelSync {
 
   // Checks that every rank has the same parameters, frozen ones too, and buffers, and sends rank 0's to
   // all. at_end: called at the end of a backward that has brought gradients; may be empty. Throws kShapeMismatch on every
-  // rank, naming the first tensor that differs and the rank; what communication_hook() and refuse_hooked_gradients() throw;
+  // rank, naming the first tensor that differs and the rank; what exchange_hook() and refuse_hooked_gradients() throw;
   // kPeerLost, kProcessGroup. Requires: every rank calls it; at
   // least one parameter that requires a gradient.
   DdpReducer(const torch::nn::Module& module,
@@ -66,6 +67,9 @@ class DdpReducer final : public ModelSync {
   // Parameters, unless they are divided, and the buffers that forwards send.
   void end_join(int from) override;
 
+  [[nodiscard]] Stateful* hook_state() const noexcept override;
+  void agree_on_hook_state() override;
+
  private:
   void broadcast(const std::vector<at::Tensor>& tensors, int from, const char* operation);
   void send_buffers();
@@ -77,6 +81,7 @@ class DdpReducer final : public ModelSync {
   std::shared_ptr<ProcessGroup> group_;
   std::function<void()> at_end_;
   FirstState first_state_;
+  std::shared_ptr<PowerSgd> hook_state_;  // nullptr: there is none
   std::unordered_set<const c10::TensorImpl*> trained_;
   std::vector<at::Tensor> buffers_;
   bool buffers_are_due_ = true;  // the forward before synchronised

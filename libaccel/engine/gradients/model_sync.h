@@ -20,6 +20,7 @@ class Module;
 namespace accel {
 
 class GradientExchange;
+class Stateful;
 struct MemoryUse;
 struct MicroBatches;
 struct NamedParameter;
@@ -69,6 +70,11 @@ class ModelSync {
   [[nodiscard]] virtual GradientExchange& exchange() noexcept = 0;
   // All ranks have joined: what each has whole becomes that of rank `from`. Requires: every rank calls it.
   virtual void end_join(int /*from*/) {}
+
+  // What a communication hook remembers on this rank, for checkpoints; nullptr: nothing.
+  [[nodiscard]] virtual Stateful* hook_state() const noexcept { return nullptr; }
+  // After a load. Requires: every rank calls it.
+  virtual void agree_on_hook_state() {}
 
   // ---- of a model that is divided; where each rank has all of it (the defaults) there is nothing to do
 

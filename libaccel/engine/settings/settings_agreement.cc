@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iomanip>
+#include <limits>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -80,6 +82,38 @@ void verify_same_settings(const std::optional<FsdpSettings>& settings,
   throw Error(ErrorCode::kInvalidArgument,
               "the plugin of rank " + std::to_string(other->rank) + " " + other->difference,
               "give every rank the same fsdp_plugin and the same FSDP_* variables")
+      .while_doing("preparing the model");
+}
+
+std::string describe(const DistributedDataParallelKwargs& options) {
+  const auto* const type = std::get_if<DDPCommunicationHookType>(&options.comm_hook);
+  const PowerSGDOptions& power = options.comm_state_option;
+  std::ostringstream text;
+  text << std::setprecision(std::numeric_limits<double>::max_digits10)  // so that none is lost
+       << "broadcast_buffers " << option_text(options.broadcast_buffers) << '\n'
+       << "bucket_cap_mb " << options.bucket_cap_mb << '\n'
+       << "find_unused_parameters " << option_text(options.find_unused_parameters) << '\n'
+       << "gradient_as_bucket_view " << option_text(options.gradient_as_bucket_view) << '\n'
+       << "static_graph " << option_text(options.static_graph) << '\n'
+       << "comm_hook " << (type == nullptr ? "of its own" : to_string(*type)) << '\n'
+       << "comm_wrapper " << to_string(options.comm_wrapper) << '\n'
+       << "matrix_approximation_rank " << power.matrix_approximation_rank << '\n'
+       << "start_powerSGD_iter " << power.start_powerSGD_iter << '\n'
+       << "use_error_feedback " << option_text(power.use_error_feedback) << '\n'
+       << "warm_start " << option_text(power.warm_start) << '\n'
+       << "min_compression_rate " << power.min_compression_rate << '\n'
+       << "orthogonalization_epsilon " << power.orthogonalization_epsilon << '\n'
+       << "random_seed " << power.random_seed << '\n';
+  return text.str();
+}
+
+void verify_same_exchange(const DistributedDataParallelKwargs& options, ProcessGroup& group) {
+  const auto other = first_deviation(
+      describe(options), first_differing_option, group, "comparing the ddp options of the ranks");
+  if (!other) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "ddp of rank " + std::to_string(other->rank) + " " + other->difference,
+              "give every rank the same AcceleratorOptions.ddp")
       .while_doing("preparing the model");
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include <accel/accelerator_options.h>
+
 #include "libaccel/engine/precision/precision_recipe.h"
 #include "libaccel/engine/settings/fsdp_settings.h"
 
@@ -29,5 +31,9 @@ namespace accel::sharding {
 void verify_same_settings(const std::optional<FsdpSettings>& settings,
                           const PrecisionRecipe& recipe,
                           ProcessGroup& group);
+
+// The same of how copies exchange gradients: "bucket_cap_mb 25".
+[[nodiscard]] std::string describe(const DistributedDataParallelKwargs& options);
+void verify_same_exchange(const DistributedDataParallelKwargs& options, ProcessGroup& group);
 
 }  // namespace accel::sharding

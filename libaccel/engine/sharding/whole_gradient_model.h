@@ -46,6 +46,8 @@ class WholeGradientModel final : public ShardedModel {
     reducer_.sum_in_order(own, run);
     settle();
   }
+  [[nodiscard]] Stateful* hook_state() const noexcept override { return reducer_.hook_state(); }
+  void agree_on_hook_state() override { reducer_.agree_on_hook_state(); }
 
   // Gives each piece its part of the parameter's gradient as it is now: a view, where it lies as the parameter does.
   void settle() override;

@@ -33,7 +33,8 @@ class MixedPrecision {
   PrecisionType value_;
 };
 
-// How copies of a model exchange gradients (libaccel/engine/gradients/ddp_reducer.h). Sizes are in MiB.
+// How copies of a model exchange gradients (libaccel/engine/gradients/ddp_reducer.h). The same on all ranks: prepare() throws
+// kInvalidArgument, naming the option, where they differ. Sizes are in MiB.
 struct DistributedDataParallelKwargs {
   bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's averages) before each forward
   double bucket_cap_mb = 25.0;    // gradients reduced in one message
@@ -46,8 +47,9 @@ struct DistributedDataParallelKwargs {
   // In place of the average, one that has a name or one of your own (accel/communication_hook.h). Of whole gradients alone: a
   // model that is divided is refused, but with ZeRO-1. Nothing on one process.
   DDPCommunicationHook comm_hook = DDPCommunicationHookType::kNo;
-  // Around comm_hook, which then gets and returns numbers of 16 bits.
+  // Around comm_hook, which then gets and returns numbers of 16 bits: kFp16 or kBf16.
   DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
+  PowerSGDOptions comm_state_option;  // of kPowerSgd and kBatchedPowerSgd
 };
 
 struct DataLoaderConfiguration {

@@ -75,6 +75,24 @@ ACCEL_EXPORT at::Tensor bf16_compress_hook(GradientBucket& bucket, Communication
 ACCEL_EXPORT CommunicationHook fp16_compress_wrapper(CommunicationHook hook);
 ACCEL_EXPORT CommunicationHook bf16_compress_wrapper(CommunicationHook hook);
 
+// Of kPowerSgd and kBatchedPowerSgd: gradients G go between the ranks as P Q^T of few columns, and what that leaves out is added to
+// those of the next step. Names and defaults of PowerSGDState of PyTorch.
+// Memory: with error feedback a copy of all gradients. Part of checkpoints: a run that goes on from one, with as many ranks, is
+// to the bit the one that was not interrupted.
+// Source: Vogels et al. 2019, "PowerSGD", algorithms 1 and 2; tests/peer/train_peer.py compares with PyTorch's.
+struct PowerSGDOptions {
+  std::int64_t matrix_approximation_rank = 1;  // columns of P and Q, 1 or more
+  std::int64_t start_powerSGD_iter =
+      1000;  // exchanges that average first; 2 or more with either of
+             // the next two
+  bool use_error_feedback = true;
+  bool warm_start = true;  // Q of a step is that of the step before; else drawn anew
+  double min_compression_rate =
+      2;  // kPowerSgd: a gradient that would not become smaller by more is averaged
+  double orthogonalization_epsilon = 0;  // kPowerSgd, rank 1 and 2: added to the norm of a column
+  std::uint32_t random_seed = 0;         // of Q; the same on all ranks
+};
+
 // One that has a name, or one of your own.
 using DDPCommunicationHook = std::variant<DDPCommunicationHookType, CommunicationHook>;
 

@@ -59,7 +59,7 @@ enum class Reduction { kMean, kSum, kMax, kNone };
 enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard, kHybridShard, kHybridShardZero2 };
 
 // How copies of a model compress the gradients that they exchange; accel/communication_hook.h.
-enum class DDPCommunicationHookType { kNo, kFp16, kBf16 };
+enum class DDPCommunicationHookType { kNo, kFp16, kBf16, kPowerSgd, kBatchedPowerSgd };
 
 // When the unit that backward will need next is fetched: before or after the gradients of this one, or not ahead.
 enum class BackwardPrefetch { kBackwardPre, kBackwardPost, kNoPrefetch };
