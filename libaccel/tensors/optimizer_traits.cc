@@ -20,6 +20,11 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <accel/lion.h>
+#include <accel/lomo.h>
+#include <accel/muon.h>
+#include <accel/schedule_free.h>
+
 namespace accel {
 namespace {
 
@@ -210,6 +215,90 @@ struct LbfgsEntry : OptimizerEntry<torch::optim::LBFGS,
   }
 };
 
+void add_progress(Fields& fields, ScheduleFreeProgress& progress) {
+  fields.push_back({"k", &progress.k});
+  fields.push_back({"train_mode", &progress.train_mode});
+  fields.push_back({"weight_sum", &progress.weight_sum});
+  fields.push_back({"lr_max", &progress.lr_max});
+  fields.push_back({"scheduled_lr", &progress.scheduled_lr});
+}
+
+struct AdamWScheduleFreeEntry
+    : OptimizerEntry<AdamWScheduleFree, AdamWScheduleFreeState, AdamWScheduleFreeOptions> {
+  static constexpr const char* kName = "AdamWScheduleFree";
+  static Fields fields(State& state) {
+    return {{"z", &state.z()}, {"exp_avg_sq", &state.exp_avg_sq()}};
+  }
+  static Fields fields(Options& options) {
+    Fields fields = {{"lr", &options.lr()},
+                     {"betas", &options.betas()},
+                     {"eps", &options.eps()},
+                     {"weight_decay", &options.weight_decay()},
+                     {"warmup_steps", &options.warmup_steps()},
+                     {"r", &options.r()},
+                     {"weight_lr_power", &options.weight_lr_power()}};
+    add_progress(fields, options.progress());
+    return fields;
+  }
+  static Made makes_tensors(const Options&) { return {true, true}; }
+};
+
+struct SgdScheduleFreeEntry
+    : OptimizerEntry<SGDScheduleFree, SGDScheduleFreeState, SGDScheduleFreeOptions> {
+  static constexpr const char* kName = "SGDScheduleFree";
+  static Fields fields(State& state) { return {{"z", &state.z()}}; }
+  static Fields fields(Options& options) {
+    Fields fields = {{"lr", &options.lr()},
+                     {"momentum", &options.momentum()},
+                     {"weight_decay", &options.weight_decay()},
+                     {"warmup_steps", &options.warmup_steps()},
+                     {"r", &options.r()},
+                     {"weight_lr_power", &options.weight_lr_power()}};
+    add_progress(fields, options.progress());
+    return fields;
+  }
+  static Made makes_tensors(const Options&) { return {true}; }
+};
+
+struct LionEntry : OptimizerEntry<Lion, LionState, LionOptions> {
+  static constexpr const char* kName = "Lion";
+  static Fields fields(State& state) { return {{"exp_avg", &state.exp_avg()}}; }
+  static Fields fields(Options& options) {
+    return {{"lr", &options.lr()},
+            {"betas", &options.betas()},
+            {"weight_decay", &options.weight_decay()}};
+  }
+  static Made makes_tensors(const Options&) { return {true}; }
+};
+
+struct LomoEntry : OptimizerEntry<Lomo, LomoState, LomoOptions> {
+  static constexpr const char* kName = "Lomo";
+  static Fields fields(State&) { return {}; }
+  static Fields fields(Options& options) {
+    return {{"lr", &options.lr()}, {"weight_decay", &options.weight_decay()}};
+  }
+};
+
+struct MuonEntry : OptimizerEntry<Muon, MuonState, MuonOptions> {
+  static constexpr const char* kName = "Muon";
+  static constexpr StepScope kScope = StepScope::kTensor;
+  static Fields fields(State& state) { return {{"momentum_buffer", &state.momentum_buffer()}}; }
+  static Fields fields(Options& options) {
+    auto& [a, b, c] = options.ns_coefficients();
+    return {{"lr", &options.lr()},
+            {"weight_decay", &options.weight_decay()},
+            {"momentum", &options.momentum()},
+            {"nesterov", &options.nesterov()},
+            {"ns_coefficient_a", &a},
+            {"ns_coefficient_b", &b},
+            {"ns_coefficient_c", &c},
+            {"eps", &options.eps()},
+            {"ns_steps", &options.ns_steps()},
+            {"adjust_lr_fn", &options.adjust_lr_fn()}};
+  }
+  static Made makes_tensors(const Options&) { return {true}; }
+};
+
 template <typename E>
 constexpr OptimizerTraits traits_from() {
   using State = typename E::State;
@@ -271,6 +360,11 @@ constexpr std::array kOptimizers = {
     traits_from<RmspropEntry>(),
     traits_from<AdagradEntry>(),
     traits_from<LbfgsEntry>(),
+    traits_from<AdamWScheduleFreeEntry>(),
+    traits_from<SgdScheduleFreeEntry>(),
+    traits_from<LionEntry>(),
+    traits_from<LomoEntry>(),
+    traits_from<MuonEntry>(),
 };
 
 template <typename Subject>
@@ -304,6 +398,11 @@ const OptimizerTraits* traits_of(const OptimizerParamState& state) {
 bool is_element_wise(const Optimizer& optimizer) {
   const OptimizerTraits* const traits = traits_of(optimizer);
   return traits != nullptr && is_element_wise(*traits);
+}
+
+bool has_state_by_parameter(const Optimizer& optimizer) {
+  const OptimizerTraits* const traits = traits_of(optimizer);
+  return traits != nullptr && has_state_by_parameter(*traits);
 }
 
 std::string optimizer_names(bool (*is_meant)(const OptimizerTraits&)) {

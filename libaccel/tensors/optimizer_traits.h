@@ -39,6 +39,7 @@ using OptimizerFields = c10::SmallVector<OptimizerField, 10>;
 
 enum class StepScope {
   kElement,  // of an element depends on that one alone: shards can be stepped, and states have their parameters' shapes
+  kTensor,  // of an element depends on its whole tensor: only whole tensors can be stepped; states as of kElement
   kAllParameters,  // needs all at once; the one state holds vectors over all parameters, as often as they are listed
 };
 
@@ -91,6 +92,11 @@ struct OptimizerTraits {
 }
 // Whether shards of any optimizer's parameters can be stepped.
 [[nodiscard]] bool is_element_wise(const torch::optim::Optimizer& optimizer);
+// Whether states are by parameter, of its shape.
+[[nodiscard]] inline bool has_state_by_parameter(const OptimizerTraits& traits) {
+  return traits.scope != StepScope::kAllParameters;
+}
+[[nodiscard]] bool has_state_by_parameter(const torch::optim::Optimizer& optimizer);
 
 // The classes of the table that `is_meant`, for messages: "SGD, Adam, AdamW".
 [[nodiscard]] std::string optimizer_names(bool (*is_meant)(const OptimizerTraits&) = nullptr);

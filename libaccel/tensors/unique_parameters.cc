@@ -31,7 +31,7 @@ std::vector<at::Tensor> unseen(const std::vector<at::Tensor>& parameters, Seen& 
 const OptimizerTraits* stepped_over_all(torch::optim::Optimizer& optimizer) {
   for (const auto& [parameter, state] : optimizer.state()) {
     const OptimizerTraits* const traits = state == nullptr ? nullptr : traits_of(*state);
-    if (traits == nullptr || is_element_wise(*traits)) continue;
+    if (traits == nullptr || has_state_by_parameter(*traits)) continue;
     if (*OptimizerStateView(*traits, *state).numbers.front() > 0) return traits;
   }
   return nullptr;

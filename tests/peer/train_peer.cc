@@ -7,6 +7,7 @@
 //                                                       each, and the bytes of each parameter at the end. STAGE: of ZeRO; 0: copies
 //   train_peer weighted FILE ACCUMULATION               one rank, of batches with a number of labels each; the bytes of each
 //                                                       parameter at the end
+//   train_peer optimizer NAME FILE                      one process; losses, and the bytes of each parameter at the end
 //   train_peer schedules                                "NAME rate rate ..." for every schedule
 //   train_peer sequence ACCUMULATION                    one line per batch: synced, rate, step counts
 //
@@ -36,7 +37,11 @@
 #include <accel/accelerator.h>
 #include <accel/checkpoint.h>
 #include <accel/dataloader.h>
+#include <accel/lion.h>
+#include <accel/lomo.h>
+#include <accel/muon.h>
 #include <accel/safetensors_file.h>
+#include <accel/schedule_free.h>
 
 namespace {
 
@@ -188,6 +193,66 @@ int train_weighted(char** arguments) {
   return 0;
 }
 
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
+                                                        const std::vector<at::Tensor>& parameters) {
+  if (name == "adamw_schedule_free") {
+    return std::make_unique<accel::AdamWScheduleFree>(
+        parameters, accel::AdamWScheduleFreeOptions(0.01).weight_decay(0.1).warmup_steps(4).r(0.5));
+  }
+  if (name == "sgd_schedule_free") {
+    return std::make_unique<accel::SGDScheduleFree>(
+        parameters, accel::SGDScheduleFreeOptions(0.5).weight_decay(0.01).warmup_steps(3));
+  }
+  if (name == "lion")
+    return std::make_unique<accel::Lion>(parameters, accel::LionOptions(0.01).weight_decay(0.1));
+  if (name == "lomo")
+    return std::make_unique<accel::Lomo>(parameters, accel::LomoOptions().weight_decay(0.1));
+  if (name == "lomo_clipped")
+    return std::make_unique<accel::Lomo>(parameters, accel::LomoOptions().clip_grad_norm(0.1));
+  if (name == "adalomo") {
+    return std::make_unique<accel::AdaLomo>(
+        parameters, accel::AdaLomoOptions().weight_decay(0.1).clip_grad_value(0.01));
+  }
+  std::vector<at::Tensor> matrices;
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.dim() == 2) matrices.push_back(parameter);
+  accel::MuonOptions options(0.02);
+  if (name == "muon_matched") options.adjust_lr_fn("match_rms_adamw").nesterov(false);
+  return std::make_unique<accel::Muon>(matrices, options);
+}
+
+// Schedule-free optimizers are looked at in the middle.
+int optimize(char** arguments) {
+  const std::string name = arguments[0];
+  const auto tensors = accel::safetensors::load_file(arguments[1]);
+  accel::Accelerator accelerator;
+  nn::Sequential net = make_model("mlp");
+  fill(*net, tensors);
+  auto [model, optimizer] = accelerator.prepare(
+      net, std::shared_ptr<torch::optim::Optimizer>(make_optimizer(name, net->parameters())));
+  accel::BackwardOptions options;
+  if (name.find("lomo") != std::string::npos) options.learning_rate = 0.05;
+  optimizer.train();
+  const at::Tensor& inputs = tensors.at("inputs");
+  const at::Tensor& labels = tensors.at("labels");
+  for (std::int64_t batch = 0; batch < inputs.size(0); ++batch) {
+    const at::Tensor loss = at::cross_entropy_loss(model(inputs[batch][0]), labels[batch][0]);
+    accelerator.backward(loss, options);
+    optimizer.step();
+    net->zero_grad();
+    std::printf("%a\n", loss.item<double>());
+    if (batch != 5) continue;
+    optimizer.eval();
+    const at::NoGradGuard no_grad;
+    std::printf("%a\n", at::cross_entropy_loss(model(inputs[0][0]), labels[0][0]).item<double>());
+    optimizer.train();
+  }
+  optimizer.eval();
+  for (const at::Tensor& parameter : net->parameters()) print_bytes(parameter);
+  accelerator.end_training();
+  return 0;
+}
+
 torch::optim::SGD sgd_with_rate(double rate) {
   return torch::optim::SGD({at::ones({1}).set_requires_grad(true)}, torch::optim::SGDOptions(rate));
 }
@@ -311,6 +376,7 @@ int main(int argc, char** argv) {
     if (mode == "loss" && argc >= 6 && argc <= 8) return train(argc - 2, argv + 2);
     if (mode == "uneven" && argc == 7) return train_unevenly(argv + 2);
     if (mode == "weighted" && argc == 4) return train_weighted(argv + 2);
+    if (mode == "optimizer" && argc == 4) return optimize(argv + 2);
     if (mode == "schedules" && argc == 2) return schedules();
     if (mode == "sequence" && argc == 3) return sequence(argv + 2);
   } catch (const std::exception& error) {
@@ -319,6 +385,7 @@ int main(int argc, char** argv) {
   }
   std::fprintf(stderr,
                "use: train_peer loss MODEL FILE PRECISION STEPS [HOOK [WRAPPER]] | uneven MODEL "
-               "FILE BACKEND STAGE COUNTS | weighted FILE STEPS | schedules | sequence STEPS\n");
+               "FILE BACKEND STAGE COUNTS | weighted FILE STEPS | optimizer NAME FILE | schedules "
+               "| sequence STEPS\n");
   return 2;
 }

@@ -180,8 +180,8 @@ def run_ranks(command, ranks):
     return outputs
 
 
-def run_peer(ranks, *arguments):
-    return run_ranks([PEER, os.path.abspath(__file__), "--worker", *map(str, arguments)], ranks)
+def run_peer(ranks, *arguments, script=os.path.abspath(__file__)):
+    return run_ranks([PEER, script, "--worker", *map(str, arguments)], ranks)
 
 
 def run_accel(ranks, *arguments):

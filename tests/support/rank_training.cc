@@ -242,7 +242,7 @@ class LoneProcess {
   void clip(std::size_t step) {
     at::Tensor squares = at::zeros({}, at::kDouble);
     const at::Tensor norm = recipe_.norms.at(step);
-    const at::Tensor factor = (*recipe_.max_norm / (norm + 1e-6)).clamp_max(1.0);
+    const at::Tensor factor = (norm + 1e-6).reciprocal().mul_(*recipe_.max_norm).clamp_max_(1.0);
     for (const at::Tensor& parameter : parameters_as_in_python(*replicas_[0])) {
       if (!parameter.grad().defined()) continue;
       squares += parameter.grad().to(at::kDouble).square().sum();

@@ -82,6 +82,10 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   impl_->training.backward(loss, options);
 }
 
+void Accelerator::lomo_backward(const at::Tensor& loss, double learning_rate) {
+  impl_->training.lomo_backward(loss, learning_rate);
+}
+
 bool Accelerator::next_batch_syncs() {
   return impl_->training.next_batch_syncs();
 }

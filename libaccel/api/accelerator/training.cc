@@ -18,8 +18,10 @@
 
 #include <accel/env_contract.h>
 #include <accel/error.h>
+#include <accel/lomo.h>
 #include <accel/random.h>
 
+#include "libaccel/api/accelerator/backward_step.h"
 #include "libaccel/engine/gradients/gradient_hooks.h"
 #include "libaccel/engine/gradients/zero_gradients.h"
 #include "libaccel/engine/optim/exact_norm.h"
@@ -172,27 +174,29 @@ void Training::end_batch() {
   for (StepObserver* const observer : observers_) observer->at_boundary();
 }
 
+namespace {
+
+[[noreturn]] void refuse_weighted_step() {
+  throw Error(ErrorCode::kUnsupported,
+              "a backward has a weight and a learning_rate: it would step before the sum of the "
+              "weights is known",
+              "leave the weight out, or use another optimizer");
+}
+
+}  // namespace
+
 void Training::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  if (options.learning_rate) {
+    if (options.weight) refuse_weighted_step();
+    return lomo_backward(loss, *options.learning_rate);
+  }
   if (options.create_graph) refuse_averages_with_graph(prepared_.models);
   weights_.check(options.weight);
   if (options.weight) refuse_weight_without_end();
   if (steps_) steps_->begin_backward();
   ++num_batches_;
-  at::Tensor scaled = loss_part(loss, options.weight);
-  if (const auto& scaler = prepared_.scaler) {
-    // Gradients that were clipped and not stepped.
-    for (const AcceleratedOptimizer& optimizer : prepared_.optimizers)
-      scaler->forget(optimizer.optimizer());
-    scaled = scaler->scale(scaled);
-  }
-  std::deque<GradientHooks> refusals;
-  if (!has_autocast_) refusals = refuse_without_autocast(prepared_.models);
   try {
-    if (prepared_.state.use_distributed()) {
-      run_on_all_ranks(scaled, options);
-    } else {
-      scaled.backward({}, options.retain_graph, options.create_graph);
-    }
+    differentiate(scaled(loss_part(loss, options.weight)), options);
   } catch (...) {
     if (steps_) steps_->begin_anew();  // it lacks a micro-batch
     throw;
@@ -201,6 +205,86 @@ void Training::backward(const at::Tensor& loss, const BackwardOptions& options) 
   const auto run = steps_ ? std::optional(steps_->run()) : std::nullopt;
   weights_.add(options.weight, steps_ ? std::optional(steps_->micro_batch()) : std::nullopt);
   if (gradient_state_.sync_gradients()) weights_.end(run);
+  for (StepObserver* const observer : observers_) observer->after_backward();
+}
+
+at::Tensor Training::scaled(const at::Tensor& part) const {
+  const auto& scaler = prepared_.scaler;
+  if (scaler == nullptr) return part;
+  // Gradients that were clipped and not stepped.
+  for (const AcceleratedOptimizer& optimizer : prepared_.optimizers)
+    scaler->forget(optimizer.optimizer());
+  return scaler->scale(part);
+}
+
+void Training::differentiate(const at::Tensor& scaled_loss, const BackwardOptions& options) const {
+  std::deque<GradientHooks> refusals;
+  if (!has_autocast_) refusals = refuse_without_autocast(prepared_.models);
+  if (prepared_.state.use_distributed()) {
+    run_on_all_ranks(scaled_loss, options);
+  } else {
+    scaled_loss.backward({}, options.retain_graph, options.create_graph);
+  }
+}
+
+const AcceleratedOptimizer& Training::backward_optimizer() const {
+  const AcceleratedOptimizer* found = nullptr;
+  for (const AcceleratedOptimizer& each : prepared_.optimizers) {
+    if (dynamic_cast<const BackwardOptimizer*>(&each.optimizer()) == nullptr) continue;
+    if (found != nullptr) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "several optimizers were prepared that step in the backward, and one backward "
+                  "serves one of them",
+                  "give all parameters to one Lomo or AdaLomo, in groups");
+    }
+    found = &each;
+  }
+  if (found != nullptr) return *found;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "Backward pass not properly called on LOMO optimizers. Are you sure you passed a LOMO "
+      "optimizer in accelerator.prepare()?",
+      "prepare an accel::Lomo or accel::AdaLomo, or leave learning_rate out");
+}
+
+// What a step behind each gradient knows nothing of.
+void Training::refuse_step_in_backward() const {
+  const char* const beside = steps_                           ? "reproducible training"
+                             : JoinRoll::current() != nullptr ? "join_uneven_inputs()"
+                                                              : nullptr;
+  if (beside == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              std::string("a backward that steps, of Lomo or AdaLomo, within ") + beside,
+              "use another optimizer there");
+}
+
+void Training::lomo_backward(const at::Tensor& loss, double learning_rate) {
+  refuse_step_in_backward();
+  const AcceleratedOptimizer& prepared = backward_optimizer();
+  auto& optimizer = dynamic_cast<BackwardOptimizer&>(prepared.optimizer());
+  const bool is_alone = !prepared_.state.use_distributed();
+  if (!is_alone && !gradient_state_.sync_gradients()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "a backward that steps was called for a batch whose gradients are to be accumulated",
+        "set gradient_accumulation_steps to 1");
+  }
+  ++num_batches_;
+  if (is_alone && prepared_.scaler == nullptr) {
+    step_as_gradients_come(optimizer, learning_rate, [&](bool is_followed) {
+      differentiate(scaled(loss_part(loss, std::nullopt)), {.retain_graph = is_followed});
+    });
+  } else {
+    differentiate(scaled(loss_part(loss, std::nullopt)), {});
+    std::optional<double> max_norm = optimizer.clip_grad_norm();
+    if (prepared_.scaler != nullptr && !max_norm) {
+      prepared_.logger.warning_once(
+          "Loss scale is recommended to be used with grad norm to get better performance. Set grad "
+          "norm to 1.0.");
+      max_norm = 1.0;
+    }
+    prepared.step_behind_backward(learning_rate, max_norm);
+  }
   for (StepObserver* const observer : observers_) observer->after_backward();
 }
 

@@ -40,6 +40,7 @@ class Training final : public Stateful {
   // A prepared loader's loop is done with a batch.
   void end_batch();
   void backward(const at::Tensor& loss, const BackwardOptions& options);
+  void lomo_backward(const at::Tensor& loss, double learning_rate);
   // The program asks for autocast itself.
   void note_autocast() noexcept { has_autocast_ = true; }
 
@@ -72,6 +73,12 @@ class Training final : public Stateful {
  private:
   [[nodiscard]] at::Tensor loss_part(const at::Tensor& loss, std::optional<double> weight);
   void refuse_weight_without_end() const;
+  // By the scaler, where there is one.
+  [[nodiscard]] at::Tensor scaled(const at::Tensor& part) const;
+  void differentiate(const at::Tensor& scaled_loss, const BackwardOptions& options) const;
+  // The one that steps in the backward. Throws kInvalidArgument unless there is one.
+  [[nodiscard]] const AcceleratedOptimizer& backward_optimizer() const;
+  void refuse_step_in_backward() const;
   void run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& options) const;
   void announce_backward() const;
   void warn_of_models_without_optimizer() const;

@@ -1,19 +1,25 @@
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 #include <torch/optim/optimizer.h>
 
 #include <accel/error.h>
+#include <accel/lomo.h>
 #include <accel/optim.h>
 #include <accel/state.h>
+#include <accel/train_eval.h>
 
 #include "libaccel/engine/optim/fused_step.h"
 #include "libaccel/engine/optim/gradient_clipping.h"
 #include "libaccel/engine/optim/step_gate.h"
 #include "libaccel/engine/process/join_roll.h"
+#include "libaccel/tensors/optimizer_traits.h"
 #include "libaccel/tensors/unique_parameters.h"
 
 namespace accel {
@@ -59,6 +65,10 @@ struct AcceleratedOptimizer::Shared {
   std::optional<double> clipping;  // the norm that steps clip to
   std::size_t num_listed = 0;      // entries of all groups when these were last looked at
 
+  [[nodiscard]] bool steps_in_backward() const {
+    return dynamic_cast<const BackwardOptimizer*>(optimizer.get()) != nullptr;
+  }
+
   // Groups and parameters may be added at any time.
   void remove_repeated() {
     if (count_listed() == num_listed) return;
@@ -80,6 +90,26 @@ struct AcceleratedOptimizer::Shared {
     fused->step([this](const at::Tensor& parameter) {
       return gate != nullptr && gate->is_piece(parameter);
     });
+  }
+
+  // Runs what writes to parameters.
+  template <typename Write>
+  void write(Write write) {
+    if (gate == nullptr) return write();
+    try {
+      gate->before_step();
+      write();
+      gate->after_step();
+    } catch (...) {
+      gate->abandon_step();
+      throw;
+    }
+  }
+
+  // Unless a gradient was not finite (fp16).
+  void step_by(const std::function<void()>& step) {
+    if (scaler == nullptr) return step();
+    step_was_skipped = !scaler->step(*optimizer, step);
   }
 
   void clip(double max_norm) {
@@ -114,7 +144,7 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 }
 
 void AcceleratedOptimizer::step() const {
-  if (!shared_->gradient_state.sync_gradients()) return;
+  if (!shared_->gradient_state.sync_gradients() || shared_->steps_in_backward()) return;
   const JoinRoll::Within announced =
       announce_call(*shared_->optimizer, {.call = JoinRoll::Call::kStep});
   shared_->remove_repeated();
@@ -122,20 +152,39 @@ void AcceleratedOptimizer::step() const {
   if (gate != nullptr) gate->settle();
   if (shared_->scaler != nullptr) unscale();
   if (shared_->clipping) shared_->clip(*shared_->clipping);
-  try {
-    if (gate != nullptr) gate->before_step();
-    if (shared_->scaler == nullptr) {
-      shared_->update();
-    } else {
-      shared_->step_was_skipped =
-          !shared_->scaler->step(*shared_->optimizer, [this] { shared_->update(); });
-    }
-    if (gate != nullptr) gate->after_step();
-  } catch (...) {
-    if (gate != nullptr) gate->abandon_step();
-    throw;
-  }
+  shared_->write([this] { shared_->step_by([this] { shared_->update(); }); });
   if (shared_->scaler != nullptr) shared_->scaler->update();
+}
+
+void AcceleratedOptimizer::step_behind_backward(double learning_rate,
+                                                std::optional<double> max_norm) const {
+  auto& optimizer = dynamic_cast<BackwardOptimizer&>(*shared_->optimizer);
+  detail::StepGate* const gate = shared_->gate.get();
+  if (gate != nullptr && !is_element_wise(optimizer)) {
+    throw Error(ErrorCode::kUnsupported,
+                c10::demangle(typeid(optimizer).name()) +
+                    " steps whole tensors, and those of this model are divided over the ranks",
+                "use Lomo, or train copies: NO_SHARD, ZeRO-0");
+  }
+  shared_->remove_repeated();
+  if (gate != nullptr) gate->settle();
+  if (shared_->scaler != nullptr) unscale();
+  if (max_norm) shared_->clip(*max_norm);
+  const auto step = [&optimizer, learning_rate] {
+    optimizer.begin(learning_rate);
+    for (auto& group : optimizer.param_groups()) {
+      if (const auto most = optimizer.clip_grad_value())
+        clip_gradient_value_(group.params(), *most);
+      for (at::Tensor& parameter : group.params())
+        if (parameter.grad().defined()) optimizer.step_parameter(parameter);
+    }
+  };
+  shared_->write([this, &step] { shared_->step_by(step); });
+  clear_gradients(optimizer, /*set_to_none=*/true);
+  if (gate != nullptr) gate->clear_gradients();
+  if (shared_->scaler == nullptr) return;
+  shared_->scaler->update();
+  shared_->scaler->forget(optimizer);
 }
 
 void AcceleratedOptimizer::unscale() const {
@@ -194,6 +243,16 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
   clear_gradients(*shared_->optimizer, set_to_none);
   if (shared_->gate != nullptr) shared_->gate->clear_gradients();
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
+}
+
+void AcceleratedOptimizer::train() const {
+  if (auto* const modes = dynamic_cast<TrainEval*>(shared_->optimizer.get()))
+    shared_->write([modes] { modes->train(); });
+}
+
+void AcceleratedOptimizer::eval() const {
+  if (auto* const modes = dynamic_cast<TrainEval*>(shared_->optimizer.get()))
+    shared_->write([modes] { modes->eval(); });
 }
 
 void AcceleratedOptimizer::use_fused_kernels(bool on) const {

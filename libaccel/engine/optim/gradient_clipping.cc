@@ -37,11 +37,16 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
 
 void scale_to(std::vector<at::Tensor>& gradients, const at::Tensor& total, double max_norm) {
   // Multiplying by a clamped factor instead of branching on it keeps the device running ahead.
-  const at::Tensor factor = (max_norm / (total + kDivisorGuard)).clamp_max(1.0);
+  const at::Tensor factor = clipping_factor(total, max_norm);
   for (at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
 }
 
 }  // namespace
+
+at::Tensor clipping_factor(const at::Tensor& norm, double max_norm) {
+  // Python divides a number by a tensor so, which rounds twice.
+  return (norm + kDivisorGuard).reciprocal().mul_(max_norm).clamp_max_(1.0);
+}
 
 at::Tensor clip_gradient_norm_(const std::vector<at::Tensor>& parameters,
                                double max_norm,

@@ -31,6 +31,9 @@ void clip_gradients_to_(const std::vector<at::Tensor>& parameters,
                         const at::Tensor& norm,
                         double max_norm);
 
+// What gradients of that norm, a 0-d tensor, are multiplied by so that it is at most max_norm.
+[[nodiscard]] at::Tensor clipping_factor(const at::Tensor& norm, double max_norm);
+
 // The norm over all ranks of the norms of their parts, of which `norm` is this rank's: over each of the groups that a model is
 // divided over. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
 at::Tensor combined_norm(std::span<const std::shared_ptr<ProcessGroup>> groups,

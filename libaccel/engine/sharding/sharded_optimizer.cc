@@ -43,7 +43,7 @@ bool is_fresh(torch::optim::OptimizerParamState& state) {
 void check_kind(const Optimizer& optimizer, bool has_whole_tensors) {
   const std::string type = c10::demangle(typeid(optimizer).name());
   const OptimizerTraits* const base = base_traits_of(optimizer);
-  if (base != nullptr && !is_element_wise(*base)) {
+  if (base != nullptr && !has_state_by_parameter(*base)) {
     throw Error(ErrorCode::kUnsupported,
                 "an optimizer of type " + type +
                     " cannot work on shards: its steps need all parameters at once",
@@ -175,7 +175,7 @@ void ShardedOptimizer::before_step() {
 
 void ShardedOptimizer::note_states() {
   states_.clear();
-  if (!is_element_wise(optimizer_))
+  if (!has_state_by_parameter(optimizer_))
     return;  // a class of the user's may make them whenever it likes
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {

@@ -189,7 +189,7 @@ std::unique_ptr<Optimizer> ShardedOptimizer::whole_optimizer() const {
   for (std::size_t g = 0; g < optimizer_.param_groups().size(); ++g) {
     groups.emplace_back(whole_groups_[g], optimizer_.param_groups()[g].options().clone());
   }
-  if (!is_element_wise(optimizer_))
+  if (!has_state_by_parameter(optimizer_))
     return std::make_unique<checkpoint::ArchivedOptimizer>(optimizer_, whole_groups_);
   std::unique_ptr<Optimizer> whole = traits_of(optimizer_)->make(std::move(groups));
   whole->state().clear();

@@ -66,6 +66,8 @@ struct BackwardOptions {
   // the mean over all tokens, however they are spread. 0: it counts for nothing, whatever its loss is (NaN of no tokens). Where
   // all are 0 the gradients are zero. Not set: every micro-batch counts the same.
   std::optional<double> weight;
+  // Of a prepared optimizer that steps in the backward (accel/lomo.h): then it does.
+  std::optional<double> learning_rate;
 };
 
 class ACCEL_EXPORT Accelerator {
@@ -192,6 +194,10 @@ class ACCEL_EXPORT Accelerator {
   // Requires: all ranks give weights, or none; one backward() for each batch. Cost of weights: an all-reduce of 8 bytes and a
   // pass over the gradients for each accumulation.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
+  // A backward in which the prepared Lomo or AdaLomo steps (accel/lomo.h). backward() does the same when it is told a
+  // learning_rate. Throws kInvalidArgument without such an optimizer, or with several: one backward serves one of them; and
+  // while gradients are accumulated over several ranks. Requires: every rank calls it.
+  void lomo_backward(const at::Tensor& loss, double learning_rate);
 
   // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps
   // batches and at the end of the loader. While the scope lives, models that are not to synchronise

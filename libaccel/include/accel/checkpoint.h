@@ -52,8 +52,8 @@ using CheckpointHook = std::function<void(const std::filesystem::path& folder)>;
 // needs the same objects in the same order.
 struct CheckpointObjects {
   std::vector<torch::nn::Module*> models;
-  // SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS of LibTorch, or any that also derives from
-  // Stateful.
+  // SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS of LibTorch, those of libaccel, or any that also derives
+  // from Stateful.
   std::vector<torch::optim::Optimizer*> optimizers;
   std::vector<Stateful*> schedulers;
   std::vector<Stateful*> loaders;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   explicit AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                 std::shared_ptr<GradScaler> scaler = nullptr);
 
-  // Steps, unless gradients are still being accumulated or one of them was not finite (fp16).
+  // Steps, unless gradients are still being accumulated or one of them was not finite (fp16). Nothing for an optimizer that
+  // steps in the backward (accel/lomo.h).
   void step() const;
   // The closure is called by the optimizer and returns the loss, which is passed on; an undefined
   // tensor when there was no step. Throws kInvalidArgument with a scaler: it cannot see inside the
@@ -52,6 +54,11 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   // memory. On several ranks the wrapped optimizer's own zero_grad(false) throws where
   // gradients are views of c10d::Reducer's buckets: it cannot clear such.
   void zero_grad(bool set_to_none = true) const;
+
+  // Sets the mode of an optimizer that has two, as the schedule-free ones do (accel/train_eval.h); of others it does nothing. On
+  // a divided model every rank calls it.
+  void train() const;
+  void eval() const;
 
   // Lets step() without a closure run LibTorch's fused kernels, as fused=True does in Python: one pass over the memory
   // in place of one for each operation, and one call for each unit of a sharded model. State, options and checkpoints
@@ -77,6 +84,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   [[nodiscard]] const std::shared_ptr<detail::StepGate>& gate() const noexcept;
   // Steps clip the norm of the gradients of all groups together to max_norm.
   void set_clipping(double max_norm) const;
+  // Steps an optimizer that has stepped in no backward (accel/lomo.h), by the gradients of all, which go. max_norm: to clip to.
+  void step_behind_backward(double learning_rate, std::optional<double> max_norm) const;
   // fp16: divides the gradients by the scale, once per step, and lets all ranks know whether any is not finite.
   void unscale() const;
 

@@ -99,6 +99,12 @@ class ByFeature(unittest.TestCase):
         out = self.run_example("dispatch")
         self.assertEqual(re.findall(r"^rows by rank: (.*)$", out, re.MULTILINE), ["0 2 1 3", "4 6 5 7", "8 9"])
 
+    def test_schedule_free_learns_more_with_each_epoch(self):
+        losses = [float(loss) for loss in re.findall(r"^epoch \d loss ([\d.]+)$", self.run_example("schedule_free"), re.M)]
+        self.assertEqual(losses, sorted(losses, reverse=True))
+        # 16 batches on each of 2 ranks.
+        self.assertLess(losses[-1] / 32, 0.4)
+
     def test_ddp_comm_hook_learns(self):
         self.assertLess(self.number(r"loss ([\d.]+)", self.run_example("ddp_comm_hook")), 0.4)
 

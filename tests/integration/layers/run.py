@@ -37,7 +37,7 @@ FORBIDDEN_INCLUDES = {
     "libaccel/c_interface": [r"libaccel/(?!c_interface/)"],
     "libaccel/engine": [r"accel/(accel|accelerator|prepared_model|dataloader|launchers)\.h"],
     "libaccel/engine/shm": [TORCH, r"accel/(?!channel|error|result|export|env_contract|version)"],
-    "libaccel/tensors": [r"accel/(?!error|result|export|state_dict)"],
+    "libaccel/tensors": [r"accel/(?!error|result|export|state_dict|lion|lomo|muon|schedule_free)"],
     "libaccel/include": [RPC, r"torch/torch\.h", r"nlohmann/", r"spdlog/", r'"'],
 }
 # a folder below one of those, with rules of its own: the part of the launcher that is opened with dlopen, and the parts of

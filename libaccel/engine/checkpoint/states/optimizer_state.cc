@@ -248,13 +248,13 @@ class OptimizerLoader {
     for (auto item = tensors.lower_bound(prefix);
          item != tensors.end() && item->first.starts_with(prefix);
          ++item) {
-      if (is_element_wise(*pending_->kind) && item->second.sizes() != parameter.sizes() &&
+      if (has_state_by_parameter(*pending_->kind) && item->second.sizes() != parameter.sizes() &&
           is_field_of(item->first, prefix)) {
         throw_mismatch(what_ + ".safetensors holds " + item->first + " of " +
                        std::to_string(item->second.numel()) + " elements for a parameter of " +
                        std::to_string(parameter.numel()) + " or another shape");
       }
-      if (!is_element_wise(*pending_->kind)) check_vector(item->first, item->second);
+      if (!has_state_by_parameter(*pending_->kind)) check_vector(item->first, item->second);
       // One without data stands for parts that this rank has read.
       if (!item->second.is_meta()) item->second = item->second.to(parameter.device());
     }
@@ -368,7 +368,8 @@ SavedOptimizer save_optimizer(Optimizer& optimizer, const ParameterNames& names)
 std::vector<at::Tensor> state_tensors(Optimizer& optimizer, const at::Tensor& parameter) {
   const OptimizerTraits* const kind = traits_of(optimizer);
   const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-  if (kind == nullptr || !is_element_wise(*kind) || state == optimizer.state().end()) return {};
+  if (kind == nullptr || !has_state_by_parameter(*kind) || state == optimizer.state().end())
+    return {};
   std::vector<at::Tensor> tensors;
   for (const at::Tensor* tensor : OptimizerStateView(*kind, *state->second).tensors) {
     if (tensor->defined() && tensor->sizes() == parameter.sizes()) tensors.push_back(*tensor);
