@@ -19,8 +19,10 @@ namespace fs = std::filesystem;
 Result<WeightMap> files_by_tensor(const fs::path& path) {
   auto index = read_model_json(path);
   if (!index) return std::move(index).error();
-  const auto map = index->is_object() ? index->find("weight_map") : index->end();
-  if (!index->is_object() || map == index->end() || !map->is_object())
+  // Accelerate reads one without it too: names to files at once.
+  const bool has_map = index->is_object() && index->contains("weight_map");
+  const nlohmann::json* const map = has_map ? &index->at("weight_map") : &*index;
+  if (!map->is_object())
     return model_file_error(ErrorCode::kConfigInvalidValue,
                             path,
                             "it has no weight_map, as an index has",

@@ -29,6 +29,9 @@ inline constexpr int kFormatVersion = 2;
   return has_ranges ? 2 : 1;
 }
 
+// Of a folder that HF Accelerate saved, which does not tell how many loaders there were.
+inline constexpr std::int64_t kUnknownCount = -1;
+
 // How many of each kind were saved; a load must bring as many.
 struct ObjectCounts {
   std::int64_t models = 0;

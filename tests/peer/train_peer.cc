@@ -10,6 +10,9 @@
 //   train_peer optimizer NAME FILE                      one process; losses, and the bytes of each parameter at the end
 //   train_peer schedules                                "NAME rate rate ..." for every schedule
 //   train_peer sequence ACCUMULATION                    one line per batch: synced, rate, step counts
+//   train_peer resume OPTIMIZER FILE IN OUT FIRST STEPS SAFE      trains FIRST .. FIRST + STEPS from the checkpoint IN, or from FILE
+//                                                       where that is "-", and saves OUT as HF Accelerate does; the rate, what
+//                                                       was registered, and the bytes of each parameter at the end
 //
 // Numbers are printed as C hexadecimal floats: no digit is lost.
 
@@ -19,9 +22,12 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
@@ -30,6 +36,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -253,6 +260,76 @@ int optimize(char** arguments) {
   return 0;
 }
 
+// What a program registers: the first weight after each step.
+struct FirstWeights final : accel::Stateful {
+  std::vector<double> values;
+  std::int64_t count = 0;
+  [[nodiscard]] accel::StateDict state_dict() const override {
+    return {
+        .tensors = {{"last", at::full({1}, values.empty() ? 0.0 : values.back())}},
+        .values = {{"values", values}, {"count", count}, {"name", std::string("first weight")}}};
+  }
+  void load_state_dict(const accel::StateDict& state) override {
+    values = std::get<std::vector<double>>(state.values.at("values"));
+    count = std::get<std::int64_t>(state.values.at("count"));
+    if (state.tensors.at("last").item<float>() != static_cast<float>(values.back()))
+      throw std::runtime_error("the tensor is not what was saved");
+  }
+};
+
+std::unique_ptr<torch::optim::Optimizer> resumed_optimizer(const std::string& name,
+                                                           std::vector<at::Tensor> parameters) {
+  if (name == "sgd")
+    return std::make_unique<torch::optim::SGD>(
+        std::move(parameters), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3));
+  return std::make_unique<torch::optim::AdamW>(std::move(parameters),
+                                               torch::optim::AdamWOptions(0.05).amsgrad(true));
+}
+
+int resume(char** arguments) {
+  const std::string optimizer_name = arguments[0];
+  const auto tensors = accel::safetensors::load_file(arguments[1]);
+  const std::string from = arguments[2];
+  const std::string to = arguments[3];
+  const int first = std::atoi(arguments[4]);
+  const int steps = std::atoi(arguments[5]);
+  accel::Accelerator accelerator;
+  nn::Sequential net(
+      nn::Linear(8, 32), nn::Tanh(), nn::Dropout(0.25), nn::Linear(32, 32), nn::Linear(32, 16));
+  fill(*net, tensors);
+  std::shared_ptr<torch::optim::Optimizer> own =
+      resumed_optimizer(optimizer_name, net->parameters());
+  accel::LambdaLR schedule(
+      *own, [](std::int64_t step) { return 1.0 / (1.0 + static_cast<double>(step)); });
+  FirstWeights weights;
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, own, schedule);
+  if (optimizer_name == "adamw") optimizer.use_fused_kernels();
+  accelerator.register_for_checkpointing(weights);
+  at::manual_seed(7 + static_cast<std::uint64_t>(accelerator.process_index()));
+  if (from != "-") accelerator.load_state(from);
+  for (int batch = first; batch < first + steps; ++batch) {
+    const int rank = accelerator.process_index();
+    const at::Tensor loss = at::cross_entropy_loss(model(tensors.at("inputs")[batch][rank]),
+                                                   tensors.at("labels")[batch][rank]);
+    accelerator.backward(loss);
+    optimizer.step();
+    scheduler.step();
+    optimizer.zero_grad();
+    // The same on all ranks: rank 0's is saved.
+    weights.values.push_back(net->parameters()[0].flatten()[0].item<double>());
+    ++weights.count;
+  }
+  if (to != "-")
+    accelerator.save_state(to,
+                           {.safe_serialization = std::string(arguments[6]) == "safe",
+                            .format = accel::CheckpointFormat::kAccelerate});
+  std::printf("%a %lld\n", scheduler.get_last_lr()[0], static_cast<long long>(weights.count));
+  for (const double weight : weights.values) std::printf("%a\n", weight);
+  for (const at::Tensor& parameter : net->parameters()) print_bytes(parameter);
+  accelerator.end_training();
+  return 0;
+}
+
 torch::optim::SGD sgd_with_rate(double rate) {
   return torch::optim::SGD({at::ones({1}).set_requires_grad(true)}, torch::optim::SGDOptions(rate));
 }
@@ -379,6 +456,7 @@ int main(int argc, char** argv) {
     if (mode == "optimizer" && argc == 4) return optimize(argv + 2);
     if (mode == "schedules" && argc == 2) return schedules();
     if (mode == "sequence" && argc == 3) return sequence(argv + 2);
+    if (mode == "resume" && argc == 9) return resume(argv + 2);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_peer: %s\n", error.what());
     return 1;
@@ -386,6 +464,7 @@ int main(int argc, char** argv) {
   std::fprintf(stderr,
                "use: train_peer loss MODEL FILE PRECISION STEPS [HOOK [WRAPPER]] | uneven MODEL "
                "FILE BACKEND STAGE COUNTS | weighted FILE STEPS | optimizer NAME FILE | schedules "
-               "| sequence STEPS\n");
+               "| sequence STEPS | "
+               "resume OPTIMIZER FILE IN OUT FIRST STEPS SAFE\n");
   return 2;
 }

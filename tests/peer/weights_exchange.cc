@@ -1,15 +1,18 @@
-// What tests/peer/safetensors_interop.py drives: moves weights between files of Python and ours.
+// What tests/peer/safetensors_interop.py and accelerate_checkpoints.py drive: moves weights between files of Python and ours.
 //
 //   weights_exchange copy IN OUT         loads a file and saves it again, metadata included
 //   weights_exchange make OUT            views, single values and empty tensors
 //   weights_exchange save-model FOLDER   a small network in shards of at most 100 bytes
 //   weights_exchange load-model IN OUT   fills that network from a folder and saves it as one file
+//   weights_exchange save-pickled-model FOLDER       the same network in shards of torch.save()
+//   weights_exchange copy-object IN OUT  loads a file of torch.save() and saves it again
 
 #include <iostream>
 #include <map>
 #include <string>
 #include <string_view>
 
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -18,6 +21,7 @@
 #include <accel/checkpoint.h>
 #include <accel/error.h>
 #include <accel/safetensors_file.h>
+#include <accel/saved_object.h>
 
 namespace st = accel::safetensors;
 
@@ -57,6 +61,15 @@ void save_network(char** arguments) {
   accel::save_model(Network(), arguments[0], {.max_shard_size = "100"});
 }
 
+void save_pickled_network(char** arguments) {
+  accel::save_model(
+      Network(), arguments[0], {.max_shard_size = "100", .safe_serialization = false});
+}
+
+void copy_object(char** arguments) {
+  accel::save(accel::load(arguments[0]), arguments[1]);
+}
+
 void load_network(char** arguments) {
   Network network;
   accel::load_checkpoint_in_model(network, arguments[0]);
@@ -74,10 +87,13 @@ struct Command {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string_view, Command> commands = {{"copy", {2, copy}},
-                                                        {"make", {1, make}},
-                                                        {"save-model", {1, save_network}},
-                                                        {"load-model", {2, load_network}}};
+  const std::map<std::string_view, Command> commands = {
+      {"copy", {2, copy}},
+      {"make", {1, make}},
+      {"save-model", {1, save_network}},
+      {"load-model", {2, load_network}},
+      {"save-pickled-model", {1, save_pickled_network}},
+      {"copy-object", {2, copy_object}}};
   const auto command = commands.find(argc > 1 ? argv[1] : "");
   if (command == commands.end() || argc != command->second.num_arguments + 2) {
     std::cerr << "usage: weights_exchange copy IN OUT | make OUT | save-model FOLDER | load-model "

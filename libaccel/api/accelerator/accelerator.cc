@@ -2,8 +2,11 @@
 #include <tuple>
 #include <utility>
 
+#include <ATen/core/ivalue.h>
+
 #include <accel/accelerator.h>
 #include <accel/error.h>
+#include <accel/saved_object.h>
 
 #include "libaccel/api/accelerator/accelerator_impl.h"
 #include "libaccel/api/accelerator/joining.h"
@@ -207,30 +210,52 @@ void Accelerator::add_custom_object(Stateful& object) {
   impl_->checkpointing.content().add_object(object);
 }
 
-RemovableHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
+RemovableHandle Accelerator::register_save_state_pre_hook(SaveStateHook hook) {
   return impl_->checkpointing.content().add_save_hook(std::move(hook));
 }
 
-RemovableHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
+RemovableHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
+  return register_save_state_pre_hook(
+      [hook = std::move(hook)](const std::vector<torch::nn::Module*>& models,
+                               std::vector<ModelWeights>& /*weights*/,
+                               const std::filesystem::path& folder) { hook(models, folder); });
+}
+
+RemovableHandle Accelerator::register_load_state_pre_hook(LoadStateHook hook) {
   return impl_->checkpointing.content().add_load_hook(std::move(hook));
 }
 
-CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder) {
+CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder,
+                                       const SaveStateOptions& options) {
   impl_->trackers.flush();
-  return impl_->checkpointing.save(folder);
+  return impl_->checkpointing.save(folder, options);
 }
 
-void Accelerator::async_save_state(const std::filesystem::path& folder) {
+void Accelerator::async_save_state(const std::filesystem::path& folder,
+                                   const SaveStateOptions& options) {
   impl_->trackers.flush();
-  impl_->checkpointing.begin_save(folder);
+  impl_->checkpointing.begin_save(folder, options);
 }
 
 std::optional<CheckpointInfo> Accelerator::wait_for_save() {
   return impl_->checkpointing.finish_save();
 }
 
-CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder) {
-  return impl_->checkpointing.load(folder);
+CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder,
+                                       const LoadStateOptions& options) {
+  return impl_->checkpointing.load(folder, options);
+}
+
+void Accelerator::save(const c10::IValue& object,
+                       const std::filesystem::path& file,
+                       const SaveObjectOptions& options) const {
+  SaveObjectOptions chosen = options;
+  chosen.save_on_each_node |= project_configuration().save_on_each_node;
+  accel::save(object, file, chosen);
+}
+
+void Accelerator::save(const c10::IValue& object, const std::filesystem::path& file) const {
+  save(object, file, {});
 }
 
 std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {

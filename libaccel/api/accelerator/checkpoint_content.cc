@@ -20,18 +20,22 @@
 namespace accel::detail {
 namespace {
 
-RemovableHandle add_hook(const std::shared_ptr<StateHooks>& hooks, StateHook hook) {
+template <typename Hook>
+RemovableHandle add_hook(const std::shared_ptr<StateHooks<Hook>>& hooks, Hook hook) {
   const std::uint64_t id = hooks->next_id++;
   hooks->by_id.emplace(id, std::move(hook));
-  return {hooks, id};
+  return {std::weak_ptr(hooks), id};
 }
 
 // Copies: a hook may remove itself, or another one, while it runs.
-std::vector<CheckpointHook> bound_hooks(const StateHooks& hooks,
-                                        const std::vector<torch::nn::Module*>& models) {
-  std::vector<CheckpointHook> bound;
+std::vector<SaveWeightsHook> bound_hooks(const StateHooks<SaveStateHook>& hooks,
+                                         const std::vector<torch::nn::Module*>& models) {
+  std::vector<SaveWeightsHook> bound;
   for (const auto& [id, hook] : hooks.by_id) {
-    bound.push_back([hook, models](const std::filesystem::path& folder) { hook(models, folder); });
+    bound.emplace_back(
+        [hook, models](std::vector<ModelWeights>& weights, const std::filesystem::path& folder) {
+          hook(models, weights, folder);
+        });
   }
   return bound;
 }
@@ -76,11 +80,11 @@ struct Released {
 
 }  // namespace
 
-RemovableHandle CheckpointContent::add_save_hook(StateHook hook) {
+RemovableHandle CheckpointContent::add_save_hook(SaveStateHook hook) {
   return add_hook(save_hooks_, std::move(hook));
 }
 
-RemovableHandle CheckpointContent::add_load_hook(StateHook hook) {
+RemovableHandle CheckpointContent::add_load_hook(LoadStateHook hook) {
   return add_hook(load_hooks_, std::move(hook));
 }
 
@@ -98,15 +102,17 @@ CheckpointObjects CheckpointContent::checkpoint_objects() {
   objects.scaler = prepared_.scaler.get();
   objects.random = &training_;
   objects.custom = custom_objects_;
-  objects.before_save = bound_hooks(*save_hooks_, objects.models);
-  objects.before_load = bound_hooks(*load_hooks_, objects.models);
+  objects.choose_weights = bound_hooks(*save_hooks_, objects.models);
+  for (const auto& [id, hook] : load_hooks_->by_id) objects.choose_models.emplace_back(hook);
   if (!divided_.empty()) objects.divided = &divided_;
   return objects;
 }
 
 // ---- saving
 
-void CheckpointContent::save(SaveTo to, const std::function<void(const CheckpointObjects&)>& save) {
+void CheckpointContent::save(SaveTo to,
+                             const std::function<void(const CheckpointObjects&)>& save,
+                             const SaveStateOptions& files) {
   if (!training_.gradient_state().sync_gradients()) {
     prepared_.logger.warning_once(
         "a checkpoint in the middle of an accumulation has no gradients: a run that goes on from "
@@ -114,20 +120,20 @@ void CheckpointContent::save(SaveTo to, const std::function<void(const Checkpoin
         "batches behind it; save where sync_gradients() is true");
   }
   const Released released{whole_optimizers_, divided_};
-  const Shown shown = shown_to_save(to);
+  const Shown shown = shown_to_save(to, files);
   const FullParametersScope readable(
       prepared_.divided_models(), Access::kRead, shown.which, shown.asked);
-  save(objects_to_save(to));
+  save(objects_to_save(to, files));
 }
 
-CheckpointObjects CheckpointContent::objects_to_save(SaveTo to) {
+CheckpointObjects CheckpointContent::objects_to_save(SaveTo to, const SaveStateOptions& files) {
   std::ignore = objects_to_load();
   // So that all is whole where it is written.
-  if (to == SaveTo::kDisk && writes_whole_tensors()) divided_.clear();
+  if (to == SaveTo::kDisk && writes_whole_tensors(files)) divided_.clear();
   for (std::size_t i = 0; i < whole_optimizers_.size(); ++i) {
     if (whole_optimizers_[i] == nullptr) continue;
     Preparation::gate_of(prepared_.optimizers[i])
-        ->describe_states(*whole_optimizers_[i], divided_, gathered_to_save(to));
+        ->describe_states(*whole_optimizers_[i], divided_, gathered_to_save(to, files));
   }
   if (to == SaveTo::kMemory) {
     share_replicas();
@@ -142,7 +148,9 @@ CheckpointObjects CheckpointContent::objects_to_save(SaveTo to) {
 }
 
 // Several nodes that write a folder each have no file that is made of the parts of all ranks.
-bool CheckpointContent::writes_whole_tensors() const {
+// Nor has a file of torch.save().
+bool CheckpointContent::writes_whole_tensors(const SaveStateOptions& files) const {
+  if (!files.safe_serialization || files.format == CheckpointFormat::kAccelerate) return true;
   const AcceleratorState& state = prepared_.state;
   const bool saves_on_several_nodes =
       save_on_each_node_ && state.local_num_processes() < state.num_processes();
@@ -151,8 +159,8 @@ bool CheckpointContent::writes_whole_tensors() const {
 }
 
 // In memory every rank keeps its own parts.
-GatheredStates CheckpointContent::gathered_to_save(SaveTo to) const {
-  if (to == SaveTo::kMemory || !writes_whole_tensors()) return GatheredStates::kKept;
+GatheredStates CheckpointContent::gathered_to_save(SaveTo to, const SaveStateOptions& files) const {
+  if (to == SaveTo::kMemory || !writes_whole_tensors(files)) return GatheredStates::kKept;
   return is_writer(to) ? GatheredStates::kKept : GatheredStates::kDropped;
 }
 
@@ -211,10 +219,12 @@ CheckpointObjects CheckpointContent::objects_to_load() {
   return checkpoint_objects();
 }
 
-std::optional<LoadReport> CheckpointContent::load(const Load& load) {
+std::optional<LoadReport> CheckpointContent::load(const Load& load,
+                                                  const LoadStateOptions& options) {
   const auto models = prepared_.divided_models();
   const Released released{whole_optimizers_, divided_};
-  const CheckpointObjects objects = objects_to_load();
+  CheckpointObjects objects = objects_to_load();
+  objects.strict = options.strict;
   // Hooks and load_state_dict() of registered objects, which run on all ranks, may write to the model.
   const Shown shown =
       shown_to(load_hooks_->by_id.empty() ? Callers::kObjects : Callers::kHooksAndObjects,
@@ -279,11 +289,12 @@ std::vector<at::Tensor> CheckpointContent::parameters_seen_by(Callers callers) c
 }
 
 // Hooks run on all ranks, state_dict() of registered objects on those that write it.
-CheckpointContent::Shown CheckpointContent::shown_to_save(SaveTo to) const {
+CheckpointContent::Shown CheckpointContent::shown_to_save(SaveTo to,
+                                                          const SaveStateOptions& files) const {
   const Callers callers = !save_hooks_->by_id.empty() ? Callers::kHooksAndObjects
                           : is_writer(to)             ? Callers::kObjects
                                                       : Callers::kNone;
-  const bool is_by_parts = to == SaveTo::kMemory || !writes_whole_tensors();
+  const bool is_by_parts = to == SaveTo::kMemory || !writes_whole_tensors(files);
   return shown_to(callers,
                   is_by_parts     ? FullParameters::kUndivided
                   : is_writer(to) ? FullParameters::kAll

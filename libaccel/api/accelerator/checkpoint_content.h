@@ -14,6 +14,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <accel/accelerator.h>
 #include <accel/checkpoint.h>
 #include <accel/state_hooks.h>
 
@@ -31,20 +32,22 @@ class CheckpointContent {
   CheckpointContent(const Preparation& prepared, Training& training, bool save_on_each_node)
       : prepared_(prepared), training_(training), save_on_each_node_(save_on_each_node) {}
 
-  RemovableHandle add_save_hook(StateHook hook);
-  RemovableHandle add_load_hook(StateHook hook);
+  RemovableHandle add_save_hook(SaveStateHook hook);
+  RemovableHandle add_load_hook(LoadStateHook hook);
   // Must outlive this object or clear().
   void add_object(Stateful& object) { custom_objects_.push_back(&object); }
   void clear() { custom_objects_.clear(); }
 
-  // With the parameters in full precision while `save` runs.
-  void save(SaveTo to, const std::function<void(const CheckpointObjects&)>& save);
+  // With the parameters in full precision while `save` runs. `files`: of a save to disk.
+  void save(SaveTo to,
+            const std::function<void(const CheckpointObjects&)>& save,
+            const SaveStateOptions& files = {});
   // Runs `load`, which writes to parameters, and gives optimizers of divided models what it loaded. std::nullopt: it loaded
   // nothing.
   using Load = std::function<std::optional<LoadReport>(const CheckpointObjects&)>;
-  std::optional<LoadReport> load(const Load& load);
+  std::optional<LoadReport> load(const Load& load, const LoadStateOptions& options = {});
   // Borrowed. To save, the ranks agree on which states there are.
-  [[nodiscard]] CheckpointObjects objects_to_save(SaveTo to);
+  [[nodiscard]] CheckpointObjects objects_to_save(SaveTo to, const SaveStateOptions& files = {});
 
   // What each rank has the same of: trained parameters of copies (DDP), and the states that optimizers have of them.
   [[nodiscard]] std::vector<at::Tensor> replicas() const;
@@ -61,12 +64,12 @@ class CheckpointContent {
   // Lets each rank of a node keep its share of replicas(), where the ranks have the same.
   void share_replicas();
   // Whether files of divided models are written by one rank, from whole tensors.
-  [[nodiscard]] bool writes_whole_tensors() const;
+  [[nodiscard]] bool writes_whole_tensors(const SaveStateOptions& files) const;
   // Whether this rank writes what one of all ranks, or one of each node, does.
   [[nodiscard]] bool is_writer(SaveTo to) const;
   // What becomes of optimizers' states that are gathered for a save.
-  [[nodiscard]] GatheredStates gathered_to_save(SaveTo to) const;
-  [[nodiscard]] Shown shown_to_save(SaveTo to) const;
+  [[nodiscard]] GatheredStates gathered_to_save(SaveTo to, const SaveStateOptions& files) const;
+  [[nodiscard]] Shown shown_to_save(SaveTo to, const SaveStateOptions& files) const;
   [[nodiscard]] std::vector<at::Tensor> parameters_seen_by(Callers callers) const;
   // What callers look at, where a model has masters and a rank looks at any; else, or beside it, `which`.
   [[nodiscard]] Shown shown_to(Callers callers, FullParameters which) const;
@@ -77,8 +80,10 @@ class CheckpointContent {
   bool save_on_each_node_;
   std::vector<Stateful*> custom_objects_;
   // Shared with the handles that remove them.
-  std::shared_ptr<StateHooks> save_hooks_ = std::make_shared<StateHooks>();
-  std::shared_ptr<StateHooks> load_hooks_ = std::make_shared<StateHooks>();
+  std::shared_ptr<StateHooks<SaveStateHook>> save_hooks_ =
+      std::make_shared<StateHooks<SaveStateHook>>();
+  std::shared_ptr<StateHooks<LoadStateHook>> load_hooks_ =
+      std::make_shared<StateHooks<LoadStateHook>>();
   // While a checkpoint is saved or loaded: by place in the prepared optimizers; nullptr for those that are whole.
   std::vector<std::unique_ptr<torch::optim::Optimizer>> whole_optimizers_;
   checkpoint::DividedTensors divided_;  // what this rank has of them and of divided models

@@ -158,24 +158,27 @@ checkpoint::DiskMark Checkpointing::newest_on_disk() {
   return newest;
 }
 
-CheckpointInfo Checkpointing::save(const std::filesystem::path& folder) {
+CheckpointInfo Checkpointing::save(const std::filesystem::path& folder,
+                                   const SaveStateOptions& files) {
   std::ignore = finish_save();
   CheckpointInfo saved;
-  content_.save(SaveTo::kDisk, [&](const CheckpointObjects& objects) {
-    saved = is_numbered(folder) ? series().save(objects, training_.num_batches())
-                                : save_checkpoint(folder, objects, save_options());
-  });
+  const auto save = [&](const CheckpointObjects& objects) {
+    saved = is_numbered(folder) ? series().save(objects, training_.num_batches(), files)
+                                : save_checkpoint(folder, objects, save_options(files));
+  };
+  content_.save(SaveTo::kDisk, save, files);
   newest_on_disk_.reset();
   commit(saved);
   return saved;
 }
 
-void Checkpointing::begin_save(const std::filesystem::path& folder) {
+void Checkpointing::begin_save(const std::filesystem::path& folder, const SaveStateOptions& files) {
   std::ignore = finish_save();
-  content_.save(SaveTo::kDisk, [&](const CheckpointObjects& objects) {
-    saving_ = is_numbered(folder) ? series().begin_save(objects, training_.num_batches())
-                                  : async_save_checkpoint(folder, objects, save_options());
-  });
+  const auto begin = [&](const CheckpointObjects& objects) {
+    saving_ = is_numbered(folder) ? series().begin_save(objects, training_.num_batches(), files)
+                                  : async_save_checkpoint(folder, objects, save_options(files));
+  };
+  content_.save(SaveTo::kDisk, begin, files);
 }
 
 // Ranks may know different things of its end: what is thrown is agreed on.
@@ -191,10 +194,11 @@ std::optional<CheckpointInfo> Checkpointing::finish_save() {
   return saved;
 }
 
-SaveOptions Checkpointing::save_options() const {
+SaveOptions Checkpointing::save_options(const SaveStateOptions& files) const {
   return {.step = training_.num_batches(),
           .generation = prepared_.state.restart_count(),
-          .save_on_each_node = project_.save_on_each_node};
+          .save_on_each_node = project_.save_on_each_node,
+          .files = files};
 }
 
 // One rank of each node speaks for it. What it is told holds for all: a refusal fails the save on
@@ -209,18 +213,21 @@ void Checkpointing::commit(CheckpointInfo& checkpoint) const {
   checkpoint.commit_token = tokens[static_cast<std::size_t>(ranks->rank() - ranks->local_rank())];
 }
 
-CheckpointInfo Checkpointing::load(const std::filesystem::path& folder) {
-  const auto report = load_when_saved([&](const CheckpointObjects& objects) {
+CheckpointInfo Checkpointing::load(const std::filesystem::path& folder,
+                                   const LoadStateOptions& options) {
+  const auto load = [&](const CheckpointObjects& objects) {
     if (folder.empty()) return series().load_newest(objects);
     if (!project_.project_dir.empty()) return series().load(folder, objects);
     return load_checkpoint(folder, objects);
-  });
+  };
+  const auto report = load_when_saved(load, options);
   return take_over(*report);
 }
 
-std::optional<LoadReport> Checkpointing::load_when_saved(const CheckpointContent::Load& load) {
+std::optional<LoadReport> Checkpointing::load_when_saved(const CheckpointContent::Load& load,
+                                                         const LoadStateOptions& options) {
   std::ignore = finish_save();
-  return content_.load(load);
+  return content_.load(load, options);
 }
 
 // What was loaded decides where the counts of the loop go on.

@@ -35,10 +35,10 @@ class Checkpointing final : public StepObserver {
     return series_ ? series_->iteration() : project_.iteration;
   }
 
-  CheckpointInfo save(const std::filesystem::path& folder);
-  void begin_save(const std::filesystem::path& folder);
+  CheckpointInfo save(const std::filesystem::path& folder, const SaveStateOptions& files = {});
+  void begin_save(const std::filesystem::path& folder, const SaveStateOptions& files = {});
   std::optional<CheckpointInfo> finish_save();
-  CheckpointInfo load(const std::filesystem::path& folder);
+  CheckpointInfo load(const std::filesystem::path& folder, const LoadStateOptions& options = {});
   std::optional<CheckpointInfo> begin_run(RunStart start);
   bool save_in_memory();
   std::optional<CheckpointInfo> load_in_memory();
@@ -56,12 +56,13 @@ class Checkpointing final : public StepObserver {
   [[nodiscard]] bool is_numbered(const std::filesystem::path& folder) const {
     return project_.automatic_checkpoint_naming || folder.empty();
   }
-  [[nodiscard]] SaveOptions save_options() const;
+  [[nodiscard]] SaveOptions save_options(const SaveStateOptions& files) const;
   // Tells the supervisor, when there is one, of the checkpoint that was just saved.
   void commit(CheckpointInfo& checkpoint) const;
   // The newest complete one of the project; number -1: none. As rank 0 sees it.
   checkpoint::DiskMark newest_on_disk();
-  std::optional<LoadReport> load_when_saved(const CheckpointContent::Load& load);
+  std::optional<LoadReport> load_when_saved(const CheckpointContent::Load& load,
+                                            const LoadStateOptions& options = {});
   const CheckpointInfo& take_over(const LoadReport& report);
   void set_up_preemption();
 

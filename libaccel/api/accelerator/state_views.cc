@@ -90,6 +90,15 @@ StateView Accelerator::get_optimizer_state_dict(const AcceleratedOptimizer& opti
   return view;
 }
 
+StateView Accelerator::wrapped(const detail::ModelRuntime& model, StateView state) const {
+  const bool is_copy = model.sync() != nullptr && !model.sync()->is_divided();
+  if (!is_copy || num_processes() == 1) return state;
+  StateView named{.type = state.type, .tensors = {}, .json = std::move(state.json)};
+  for (auto& [name, tensor] : state.tensors)
+    named.tensors.emplace("module." + name, std::move(tensor));
+  return named;
+}
+
 void Accelerator::save_weights(const detail::ModelRuntime& model,
                                const std::filesystem::path& folder,
                                const SaveModelOptions& options) const {

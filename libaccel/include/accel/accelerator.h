@@ -53,6 +53,10 @@
 #include <accel/state_view.h>
 #include <accel/tracker_value.h>
 
+namespace c10 {
+struct IValue;
+}
+
 namespace accel {
 
 // As of at::Tensor::backward().
@@ -68,6 +72,18 @@ struct BackwardOptions {
   std::optional<double> weight;
   // Of a prepared optimizer that steps in the backward (accel/lomo.h): then it does.
   std::optional<double> learning_rate;
+};
+
+struct SaveObjectOptions;  // accel/saved_object.h
+
+struct LoadStateOptions {
+  // Refuses names of weights that only the model or only the checkpoint has; false: they are left alone.
+  bool strict = true;
+};
+
+struct StateDictOptions {
+  StateDictType type = StateDictType::kFull;
+  bool unwrap = true;
 };
 
 class ACCEL_EXPORT Accelerator {
@@ -411,24 +427,28 @@ class ACCEL_EXPORT Accelerator {
 
   // Calls the hook before save_state() writes, or before load_state() changes anything; see
   // accel/state_hooks.h.
+  RemovableHandle register_save_state_pre_hook(SaveStateHook hook);
   RemovableHandle register_save_state_pre_hook(StateHook hook);
-  RemovableHandle register_load_state_pre_hook(StateHook hook);
+  RemovableHandle register_load_state_pre_hook(LoadStateHook hook);
 
   // Saves everything that was prepared or registered. With automatic_checkpoint_naming into the next
   // <project_dir>/checkpoints/checkpoint_N, older ones being removed above total_limit; otherwise
   // into `folder`. Throws kInvalidArgument without either, and what save_checkpoint() throws.
   // Requires: every rank calls it.
-  CheckpointInfo save_state(const std::filesystem::path& folder = {});
+  CheckpointInfo save_state(const std::filesystem::path& folder = {},
+                            const SaveStateOptions& options = {});
   // Begins save_state() and returns when the state is copied: it is written while training goes on. One is under way at a
   // time. save_state(), another async_save_state(), load_state(), wait_for_save() and end_training() first wait for it, and
   // throw what went wrong with it, on all ranks. A number is used up even by a save that fails. Requires: every rank calls it.
-  void async_save_state(const std::filesystem::path& folder = {});
+  void async_save_state(const std::filesystem::path& folder = {},
+                        const SaveStateOptions& options = {});
   // Waits for the end of async_save_state(): what it saved; std::nullopt when nothing is under way, or was asked for already.
   // Throws what save_state() throws. Requires: every rank calls it.
   std::optional<CheckpointInfo> wait_for_save();
-  // Loads from `folder`; without one the newest complete checkpoint of the project. Throws
-  // kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
-  CheckpointInfo load_state(const std::filesystem::path& folder = {});
+  // Loads from `folder`, which may be one of HF Accelerate's save_state(); without one the newest complete checkpoint of the
+  // project. Throws kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
+  CheckpointInfo load_state(const std::filesystem::path& folder = {},
+                            const LoadStateOptions& options = {});
   // What to call between preparing and training. With RunStart::kResume it is load_state() when there is something to go
   // on from; with kAnew it DELETES the checkpoints of the project, so that two runs do not mix theirs; with kFirst it throws
   // kInvalidArgument, on all ranks, when there are any. A job that its supervisor restarted resumes whatever `start` says, from
@@ -464,12 +484,25 @@ class ACCEL_EXPORT Accelerator {
                   const SaveModelOptions& options = {}) const {
     save_weights(*model.runtime(), folder, options);
   }
+  // Writes an object into a file, as accel::save() (accel/saved_object.h): from the main process, or from the first of every node
+  // with ProjectConfiguration::save_on_each_node.
+  void save(const c10::IValue& object,
+            const std::filesystem::path& file,
+            const SaveObjectOptions& options) const;
+  void save(const c10::IValue& object, const std::filesystem::path& file) const;
   // The state of a prepared model, by default whole on rank 0 as in the peer, whatever state_dict_type() is. See
   // accel/state_view.h. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
   template <typename Handle>
   [[nodiscard]] StateView get_state_dict(const Prepared<Handle>& model,
                                          StateDictType type = StateDictType::kFull) const {
     return model_state(*model.runtime(), type);
+  }
+  // unwrap = false: by the names of the module that Python trains, which for copies on several ranks (DDP) begin with "module.".
+  template <typename Handle>
+  [[nodiscard]] StateView get_state_dict(const Prepared<Handle>& model,
+                                         const StateDictOptions& options) const {
+    StateView state = model_state(*model.runtime(), options.type);
+    return options.unwrap ? std::move(state) : wrapped(*model.runtime(), std::move(state));
   }
   // The same of an optimizer, by the names of the models that were prepared. Throws also kUnsupported for an optimizer that
   // cannot be saved.
@@ -544,6 +577,7 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] ShardOptions micro_batch_options() const;
   void add_data_loader(std::shared_ptr<DataLoaderBase> loader);
   [[nodiscard]] StateView model_state(const detail::ModelRuntime& model, StateDictType type) const;
+  [[nodiscard]] StateView wrapped(const detail::ModelRuntime& model, StateView state) const;
   void save_weights(const detail::ModelRuntime& model,
                     const std::filesystem::path& folder,
                     const SaveModelOptions& options) const;

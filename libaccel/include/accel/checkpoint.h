@@ -7,6 +7,13 @@
 //   custom_checkpoint_{i}.json [+ .safetensors]            what was registered
 //   accel_checkpoint.json                                  the manifest, written last
 //
+// With CheckpointFormat::kAccelerate the files are those of HF Accelerate, beside the manifest and the places of loaders:
+//
+//   model.safetensors, or pytorch_model.bin with safe_serialization = false
+//   optimizer.bin, scheduler.bin, scaler.pt, random_states_{rank}.pkl, custom_checkpoint_{i}.pkl
+//
+// A load reads both, and the folders that HF Accelerate itself saved.
+//
 // A save goes into a hidden folder beside the final one: all ranks write and sync, then rank 0
 // writes the manifest and renames. Whatever kills the job at whatever moment, the folder with the
 // final name is a complete checkpoint or is not there. A failure on one rank fails the save on all,
@@ -23,12 +30,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <accel/export.h>
 #include <accel/state_dict.h>
+#include <accel/state_hooks.h>
 
 namespace torch::nn {
 class Module;
@@ -47,6 +56,12 @@ namespace accel {
 class AsyncSave;
 
 using CheckpointHook = std::function<void(const std::filesystem::path& folder)>;
+// Takes off `weights` what the save is to leave out; the same on every rank.
+using SaveWeightsHook =
+    std::function<void(std::vector<ModelWeights>& weights, const std::filesystem::path& folder)>;
+// Takes off `models` what the load is to leave alone; the same on every rank.
+using LoadModelsHook = std::function<void(std::vector<torch::nn::Module*>& models,
+                                          const std::filesystem::path& folder)>;
 
 // What a checkpoint is made of. Borrowed; the order gives the numbers in the file names, so a load
 // needs the same objects in the same order.
@@ -64,9 +79,15 @@ struct CheckpointObjects {
   // that a hook leaves there (no folders) become part of the checkpoint. What it throws fails the
   // save.
   std::vector<CheckpointHook> before_save;
-  // Called on every rank when a load has verified everything and changed nothing yet. What it
+  // As before_save, and after it.
+  std::vector<SaveWeightsHook> choose_weights;
+  // Called on every rank when a load has verified everything but the weights and changed nothing yet. What it
   // throws fails the load.
   std::vector<CheckpointHook> before_load;
+  // As before_load, and after it. The models that are left take the weights of the checkpoint in turn.
+  std::vector<LoadModelsHook> choose_models;
+  // A load refuses names of weights that only one side has; false: they are left alone.
+  bool strict = true;
   // Which tensors are spread over the ranks; nullptr: none, all ranks have the same. Filled by
   // Accelerator::checkpoint_objects().
   checkpoint::DividedTensors* divided = nullptr;
@@ -83,12 +104,26 @@ struct CheckpointInfo {
   std::string commit_token;
 };
 
+enum class CheckpointFormat {
+  kAccel,
+  kAccelerate,  // which HF Accelerate's load_state() reads
+};
+
+struct SaveStateOptions {
+  // false: weights go into pytorch_model.bin, a pickle as torch.save() writes it, and what is divided over ranks is gathered.
+  bool safe_serialization = true;
+  // kAccelerate: what is divided over ranks is gathered. With several ranks names of weights begin with "module.", as
+  // there; LBFGS and optimizers of classes of your own are kUnsupported.
+  CheckpointFormat format = CheckpointFormat::kAccel;
+};
+
 struct SaveOptions {
   std::int64_t step = 0;
   std::int64_t generation = 0;
   std::int64_t iteration = 0;
   bool save_on_each_node =
       false;  // nodes share no disk: local rank 0 of each writes all of it there
+  SaveStateOptions files = {};
 };
 
 // Saves into `folder`; links are followed and stay. An older checkpoint of that name is replaced in one step and removed
@@ -106,7 +141,9 @@ struct LoadReport {
   std::vector<std::string> notices;
 };
 
-// Loads the checkpoint in `folder` into `objects`. Either all of them are changed or none, on every
+// Loads the checkpoint in `folder`, or the folder of HF Accelerate's save_state(), into `objects`. The latter has no manifest: its
+// files are not compared with hashes, nor the number of loaders, which start anew; its pickles are read, and nothing in them is
+// run. Either all of them are changed or none, on every
 // rank (custom objects, schedulers and loaders are changed last, each by its own
 // load_state_dict()). Errors  kCheckpointIncomplete (no valid manifest; a file that is missing, cut
 // short or changed: its name,
@@ -143,9 +180,13 @@ class ACCEL_EXPORT CheckpointSeries {
   // Saves as checkpoint_<iteration()> and removes what is above the limit. Errors as
   // save_checkpoint; kCheckpointExists when the number is taken (start with load_newest(), or set
   // the iteration).
-  CheckpointInfo save(const CheckpointObjects& objects, std::int64_t step);
+  CheckpointInfo save(const CheckpointObjects& objects,
+                      std::int64_t step,
+                      const SaveStateOptions& files = {});
   // Begins the same in the background, as async_save_checkpoint() does. The number is used up whatever becomes of it.
-  [[nodiscard]] AsyncSave begin_save(const CheckpointObjects& objects, std::int64_t step);
+  [[nodiscard]] AsyncSave begin_save(const CheckpointObjects& objects,
+                                     std::int64_t step,
+                                     const SaveStateOptions& files = {});
 
   // Loads the newest complete checkpoint, passing over incomplete and damaged ones with a notice,
   // and goes on with the number after the highest that exists. Errors  kCheckpointIncomplete when
@@ -187,7 +228,9 @@ class ACCEL_EXPORT CheckpointSeries {
                      const CheckpointObjects& objects);
   void start_run();
   // Ends the save before, and agrees on what the next one is called.
-  SaveOptions next_save(checkpoint::RankExchange& ranks, std::int64_t step);
+  SaveOptions next_save(checkpoint::RankExchange& ranks,
+                        std::int64_t step,
+                        const SaveStateOptions& files);
   [[nodiscard]] std::filesystem::path next_folder() const;
   void remove(const std::filesystem::path& checkpoint) const;
   void prune() const;
@@ -201,26 +244,54 @@ class ACCEL_EXPORT CheckpointSeries {
 struct SaveModelOptions {
   // "10GB", "500MB" (decimal), "1.5GiB" (binary), or a number of bytes: "100".
   std::string max_shard_size = "10GB";
+  // false: pytorch_model.bin and its shards, pickles as torch.save() writes them, in place of safetensors.
+  bool safe_serialization = true;
 };
 
 // Writes the weights for others to use: model.safetensors, or model-00001-of-0000K.safetensors with
-// model.safetensors.index.json when they exceed max_shard_size. Tied weights are written once.
-// Shards of an earlier save are removed. Writes from this process: call it on one rank. Errors
+// model.safetensors.index.json when they exceed max_shard_size; pytorch_model.bin, pytorch_model-00001-of-0000K.bin and
+// pytorch_model.bin.index.json without safe_serialization. Tied weights are written once.
+// Files of an earlier save of that kind are removed. Writes from this process: call it on one rank. Errors
 // kInvalidArgument for the size, kUnsupported for parameters on the meta device, kDiskFull,
 //         kFileIo.
 ACCEL_EXPORT void save_model(const torch::nn::Module& model,
                              const std::filesystem::path& folder,
                              const SaveModelOptions& options = {});
 
+// Names and defaults are those of HF Accelerate.
 struct LoadModelOptions {
-  bool strict = true;  // false: names that only one side has are left alone
+  // Where submodules go, and what holds those of "disk". kUnsupported unless both are empty.
+  std::map<std::string, std::string> device_map;
+  std::filesystem::path offload_folder;
+  // The model's floating point tensors take this dtype: "float16", "bfloat16", "float32", "float64", with or without "torch.";
+  // empty: they keep theirs, and the file's values are converted.
+  std::string dtype;
+  // What offloading needs. kUnsupported unless false.
+  bool offload_state_dict = false;
+  bool offload_buffers = false;
+  // Modules by a part of their names: they become float32 when dtype is "float16".
+  std::vector<std::string> keep_in_fp32_modules;
+  // Refuses names that only one side has; they are reported otherwise.
+  bool strict = false;
+  // Files hold whole tensors: kUnsupported unless true. Parts of them are load_state()'s.
+  bool full_state_dict = true;
+  // Rank 0 alone reads the files and sends the values. Requires: every rank calls it.
+  bool broadcast_from_rank0 = false;
 };
 
-// Fills `model` from a .safetensors file, a .safetensors.index.json, or a folder with either,
-// written by libaccel or by Python. dtypes are converted, shapes must agree. Changes nothing when
-// it throws. Errors  kSafetensorsMismatch (lists names), kSafetensorsHeader, kFileIo.
-ACCEL_EXPORT void load_checkpoint_in_model(torch::nn::Module& model,
-                                           const std::filesystem::path& path,
-                                           const LoadModelOptions& options = {});
+// Names that only one side has, sorted. Of tied weights one is enough.
+struct LoadModelReport {
+  std::vector<std::string> missing_keys;     // of the model
+  std::vector<std::string> unexpected_keys;  // of the files
+};
+
+// Fills `model` from a .safetensors file, a file of torch.save() (.bin, .pt, .pth), an index (.json; also one that maps names to
+// files without a weight_map), or a folder with pytorch_model.bin, model.safetensors or exactly one .index.json, looked for in
+// this order; written by libaccel or by Python. dtypes are converted, shapes must agree. Pickles are read, and nothing in them
+// is run. Changes nothing when it throws. Errors  kSafetensorsMismatch (lists names), kSafetensorsHeader, kCheckpointIncomplete
+// (a damaged pickle), kUnsupported (an option, or what a pickle names), kInvalidArgument, kConfigInvalidValue (an index), kFileIo.
+ACCEL_EXPORT LoadModelReport load_checkpoint_in_model(torch::nn::Module& model,
+                                                      const std::filesystem::path& path,
+                                                      const LoadModelOptions& options = {});
 
 }  // namespace accel

@@ -4,8 +4,19 @@
 //       [](const auto& models, const auto& folder) { write_config(folder / "config.json"); });
 //   handle.remove();
 //
+// One that takes weights off `weights` saves them itself; one that takes models off `models` loads them itself:
+//
+//   accelerator.register_save_state_pre_hook([](const auto& models, auto& weights, const auto& folder) {
+//     save_adapter(*models[0], folder / "adapter.safetensors");
+//     weights.clear();
+//   });
+//   accelerator.register_load_state_pre_hook([](auto& models, const auto& folder) {
+//     load_adapter(*models[0], folder / "adapter.safetensors");
+//     models.clear();
+//   });
+//
 // A hook runs on every rank, in the order of registration. What it throws fails the save or the load
-// on all ranks, and nothing that existed is changed.
+// on all ranks, and nothing that existed is changed; what a load hook itself has changed stays so.
 //
 // Threads:  the thread that trains.
 #pragma once
@@ -15,8 +26,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace torch::nn {
 class Module;
@@ -24,15 +38,28 @@ class Module;
 
 namespace accel {
 
-// models: those that were prepared, in that order. folder: before a save the one that is being
-// built, where plain files may be left; before a load the checkpoint.
+// What a save writes of a model: its parameters and buffers by name, the memory of the model.
+struct ModelWeights {
+  torch::nn::Module* model = nullptr;
+  std::map<std::string, at::Tensor> tensors;
+};
+
+// models: those that were prepared, in that order. folder: the one that is being built, where plain files may be left.
 using StateHook = std::function<void(const std::vector<torch::nn::Module*>& models,
                                      const std::filesystem::path& folder)>;
+// weights: of the models, in their order. What is taken off, a model's or single tensors, is not saved: the same on every rank.
+using SaveStateHook = std::function<void(const std::vector<torch::nn::Module*>& models,
+                                         std::vector<ModelWeights>& weights,
+                                         const std::filesystem::path& folder)>;
+// models: those that will be loaded. What is taken off is left alone: the same on every rank. folder: the checkpoint.
+using LoadStateHook = std::function<void(std::vector<torch::nn::Module*>& models,
+                                         const std::filesystem::path& folder)>;
 
 namespace detail {
 
+template <typename Hook>
 struct StateHooks {
-  std::map<std::uint64_t, StateHook> by_id;  // ids grow: the order of registration
+  std::map<std::uint64_t, Hook> by_id;  // ids grow: the order of registration
   std::uint64_t next_id = 0;
 };
 
@@ -42,17 +69,17 @@ struct StateHooks {
 // the Accelerator does nothing.
 class RemovableHandle {
  public:
-  RemovableHandle(std::weak_ptr<detail::StateHooks> hooks, std::uint64_t id)
-      : hooks_(std::move(hooks)), id_(id) {}
+  template <typename Hook>
+  RemovableHandle(std::weak_ptr<detail::StateHooks<Hook>> hooks, std::uint64_t id)
+      : remove_([hooks = std::move(hooks), id] {
+          if (const auto present = hooks.lock()) present->by_id.erase(id);
+        }) {}
 
   // Once; later calls do nothing.
-  void remove() const {
-    if (const auto hooks = hooks_.lock()) hooks->by_id.erase(id_);
-  }
+  void remove() const { remove_(); }
 
  private:
-  std::weak_ptr<detail::StateHooks> hooks_;
-  std::uint64_t id_;
+  std::function<void()> remove_;
 };
 
 }  // namespace accel

@@ -1,6 +1,7 @@
 // Index: the file that says in which of several .safetensors files beside it each tensor of a model lies, as the Hugging Face Hub has it.
 //
 //   {"metadata": {"total_size": 96}, "weight_map": {"weight": "model-00001-of-00002.safetensors", ...}}
+//   {"weight": "model-00001-of-00002.safetensors", ...}                                                    read as well
 //
 // Threads:  functions without state.
 // Cost:     one file of JSON is read or made; none of the files that it names.

@@ -33,6 +33,11 @@ LoadedParts FolderSource::parts(const std::string& file, const PartsWanted& want
   return std::move(read.loaded);
 }
 
+void FolderSource::check(const std::string& file) const {
+  const FileDigest expected = expected_digest(file);
+  verify(file, expected, InputFile(folder_ / file).digest_of_rest());
+}
+
 std::string FolderSource::text(const std::string& file) {
   const FileDigest expected = expected_digest(file);
   TextFile read = read_text_file(folder_ / file);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "libaccel/engine/checkpoint/files/shared_file.h"
 #include "runtime/checkpoint/manifest.h"
@@ -23,6 +24,8 @@ class CheckpointSource {
   // kCheckpointIncomplete when it is damaged, kFileIo.
   [[nodiscard]] virtual std::string text(const std::string& file) = 0;
   [[nodiscard]] virtual LoadedParts parts(const std::string& file, const PartsWanted& wanted) = 0;
+  // What the user should know of it: whole sentences without a newline.
+  [[nodiscard]] virtual std::vector<std::string> notices() const { return {}; }
 };
 
 class FolderSource final : public CheckpointSource {
@@ -33,6 +36,8 @@ class FolderSource final : public CheckpointSource {
   [[nodiscard]] const std::filesystem::path& name() const noexcept override { return folder_; }
   [[nodiscard]] const Manifest& manifest() const noexcept override { return manifest_; }
   [[nodiscard]] bool has(const std::string& file) const override;
+  // Reads a file that is in no format of ours and compares it with the manifest. Errors as text().
+  void check(const std::string& file) const;
   [[nodiscard]] std::string text(const std::string& file) override;
   [[nodiscard]] LoadedParts parts(const std::string& file, const PartsWanted& wanted) override;
 

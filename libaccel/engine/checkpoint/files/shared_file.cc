@@ -136,6 +136,19 @@ std::vector<TensorPart> add_divided(LoadedParts& loaded,
 
 }  // namespace
 
+void add_loaded(LoadedParts& loaded,
+                const st::TensorInfo& info,
+                const at::Tensor& tensor,
+                const PartsWanted& wanted) {
+  const auto places = wanted(info);
+  if (!places) {
+    loaded.tensors.emplace(info.name, tensor);
+    return;
+  }
+  for (const TensorPart& part : add_divided(loaded, info, *places))
+    part.values.copy_(tensor.flatten().narrow(0, part.begin, part.values.numel()));
+}
+
 HashedParts read_hashed_file(const fs::path& path, const PartsWanted& wanted) {
   InputFile file(path);
   Result<st::Header> header = st::read_header(file.fd());
@@ -147,13 +160,7 @@ HashedParts read_hashed_file(const fs::path& path, const PartsWanted& wanted) {
   for (const st::TensorInfo& info : header->tensors) {
     const at::Tensor tensor = allocate(info);
     file.read(writable_bytes(tensor));
-    const auto places = wanted(info);
-    if (!places) {
-      read.loaded.tensors.emplace(info.name, tensor);
-      continue;
-    }
-    for (const TensorPart& part : add_divided(read.loaded, info, *places))
-      part.values.copy_(tensor.flatten().narrow(0, part.begin, part.values.numel()));
+    add_loaded(read.loaded, info, tensor, wanted);
   }
   read.digest = file.digest();
   return read;

@@ -86,6 +86,12 @@ struct LoadedParts {
   DividedTensors divided;          // what the placeholders stand for
 };
 
+// Adds a tensor that was read whole, or the parts that are wanted of it.
+void add_loaded(LoadedParts& loaded,
+                const safetensors::TensorInfo& info,
+                const at::Tensor& tensor,
+                const PartsWanted& wanted);
+
 // Reads what is wanted of a file that was written in ranges. Errors  throws kCheckpointIncomplete naming the range and the
 // rank that wrote it; kFileIo.
 [[nodiscard]] LoadedParts read_ranged_file(const std::filesystem::path& path,

@@ -102,25 +102,28 @@ std::vector<st::TensorSpec> specs_of(const st::TensorMap& tensors) {
   return specs;
 }
 
+at::ScalarType scalar_type_of(const std::string& name, st::Dtype dtype) {
+  for (const DtypePair& pair : kDtypePairs)
+    if (pair.file == dtype) return pair.torch;
+  refuse_tensor(name,
+                "has dtype " + std::string(st::dtype_name(dtype)) + ", which LibTorch lacks",
+                "convert it with another tool");
+}
+
 at::Tensor allocate(const st::TensorInfo& info, at::DeviceType device) {
   std::vector<std::int64_t> shape(info.shape.begin(), info.shape.end());
   for (const std::int64_t dim : shape) {
     if (dim < 0) refuse_tensor(info.name, "has a dimension above 2^63", "write the file again");
   }
-  for (const DtypePair& pair : kDtypePairs) {
-    if (pair.file != info.dtype) continue;
-    if (info.dtype == st::Dtype::kF4) {
-      if (shape.empty() || shape.back() % 2 != 0) {
-        refuse_tensor(
-            info.name, "has an odd number of F4 elements in a row", "pad its last dimension");
-      }
-      shape.back() /= 2;
+  const at::ScalarType dtype = scalar_type_of(info.name, info.dtype);
+  if (info.dtype == st::Dtype::kF4) {
+    if (shape.empty() || shape.back() % 2 != 0) {
+      refuse_tensor(
+          info.name, "has an odd number of F4 elements in a row", "pad its last dimension");
     }
-    return at::empty(shape, at::TensorOptions().dtype(pair.torch).device(device));
+    shape.back() /= 2;
   }
-  refuse_tensor(info.name,
-                "has dtype " + std::string(st::dtype_name(info.dtype)) + ", which LibTorch lacks",
-                "convert it with another tool");
+  return at::empty(shape, at::TensorOptions().dtype(dtype).device(device));
 }
 
 at::Tensor plain(const at::Tensor& tensor) {

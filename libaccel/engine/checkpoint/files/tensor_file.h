@@ -48,6 +48,8 @@ FileDigest write_tensor_file(FileSystem& file_system,
 [[nodiscard]] safetensors::TensorSpec spec_of_shape(const std::string& name,
                                                     at::ScalarType dtype,
                                                     at::IntArrayRef shape);
+// The dtype of a file's tensors in LibTorch. Errors  kUnsupported, naming the tensor as `name`.
+[[nodiscard]] at::ScalarType scalar_type_of(const std::string& name, safetensors::Dtype dtype);
 // Memory for a tensor of a file, or, on the meta device, its shape alone. Errors  kUnsupported.
 [[nodiscard]] at::Tensor allocate(const safetensors::TensorInfo& info,
                                   at::DeviceType device = at::kCPU);

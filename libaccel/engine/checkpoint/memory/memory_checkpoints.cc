@@ -24,7 +24,9 @@ int first_of_node(const RankExchange& ranks) {
 }
 
 void refuse_hooks(const CheckpointObjects& objects) {
-  if (objects.before_save.empty() && objects.before_load.empty()) return;
+  if (objects.before_save.empty() && objects.before_load.empty() &&
+      objects.choose_weights.empty() && objects.choose_models.empty())
+    return;
   throw Error(ErrorCode::kUnsupported,
               "hooks of save_state() and load_state() work with files, which an in-memory "
               "checkpoint does not have",
@@ -45,7 +47,10 @@ MemoryImage image_of(const RankExchange& ranks,
                                 .loaders = std::ssize(objects.loaders),
                                 .custom = std::ssize(objects.custom),
                                 .has_scaler = objects.scaler != nullptr}};
-  return {collect_content(objects, ranks.rank(), is_first), manifest, options.newest_on_disk};
+  return {collect_content(
+              objects, weights_of(objects.models), {.rank = ranks.rank(), .is_leader = is_first}),
+          manifest,
+          options.newest_on_disk};
 }
 
 json encode_stamp(const MemoryStamp& stamp) {
@@ -313,6 +318,8 @@ std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
     MemorySource source(
         own.content, slot_of(first, stamp).content, contents_but(ranks.rank(), first, stamp));
     staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
+    // It was saved without hooks: all models are in it.
+    if (!objects.choose_models.empty()) staged->stage_models(source, objects, objects.models);
     return "";
   });
   if (!staging) {

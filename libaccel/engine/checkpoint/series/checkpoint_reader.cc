@@ -5,7 +5,7 @@
 // manifest and names, shapes and types with the objects; then the ranks agree; only then is
 // anything changed. Objects of the user's own (schedulers, loaders, registered ones) may still
 // refuse their state in load_state_dict(); they come before the tensors, and the ranks agree on
-// that too.
+// that too. Load hooks say which models take part: they run when all else is staged, before the weights are.
 
 #include "libaccel/engine/checkpoint/series/checkpoint_reader.h"
 
@@ -23,6 +23,7 @@
 #include "libaccel/engine/checkpoint/files/state_files.h"
 #include "libaccel/engine/checkpoint/files/target_folder.h"
 #include "libaccel/engine/checkpoint/series/background_save.h"
+#include "libaccel/engine/checkpoint/states/accelerate_source.h"
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "runtime/checkpoint/folder_exchange.h"
@@ -44,10 +45,11 @@ void compare_counts(const fs::path& folder,
     if (!differences.empty()) differences += ", ";
     differences += std::to_string(then) + " " + what + " (now " + std::to_string(now) + ")";
   };
-  compare("models", saved.models, objects.models.size());
+  // Hooks may say later which models take part.
+  if (objects.choose_models.empty()) compare("models", saved.models, objects.models.size());
   compare("optimizers", saved.optimizers, objects.optimizers.size());
   compare("schedulers", saved.schedulers, objects.schedulers.size());
-  compare("loaders", saved.loaders, objects.loaders.size());
+  if (saved.loaders != kUnknownCount) compare("loaders", saved.loaders, objects.loaders.size());
   compare("registered objects", saved.custom, objects.custom.size());
   if (!differences.empty()) {
     throw Error(ErrorCode::kCheckpointMismatch,
@@ -82,39 +84,48 @@ class Stager {
     for (size_t i = 0; i < objects_.schedulers.size(); ++i) {
       stage_state(numbered("scheduler", i), *objects_.schedulers[i], staged_.states_);
     }
-    for (size_t i = 0; i < objects_.loaders.size(); ++i) {
+    const bool has_loaders = manifest_.objects.loaders != kUnknownCount;
+    for (size_t i = 0; has_loaders && i < objects_.loaders.size(); ++i) {
       stage_state(numbered("loader", i), *objects_.loaders[i], staged_.states_);
     }
     stage_scaler();
     for (size_t i = 0; i < objects_.custom.size(); ++i) {
       stage_state(custom_stem(i), *objects_.custom[i], staged_.states_);
     }
-    stage_models();
+    if (objects_.choose_models.empty()) stage_models(objects_.models);
     stage_optimizers();
     stage_random();
+    for (std::string& text : source_.notices()) staged_.notices_.push_back(std::move(text));
   }
 
- private:
-  void stage_models() {
-    for (size_t i = 0; i < objects_.models.size(); ++i) {
+  void stage_models(const std::vector<torch::nn::Module*>& models) {
+    if (std::cmp_not_equal(manifest_.objects.models, models.size())) {
+      throw Error(ErrorCode::kCheckpointMismatch,
+                  folder_.string() +
+                      " was saved with other objects: " + std::to_string(manifest_.objects.models) +
+                      " models (now " + std::to_string(models.size()) + ")");
+    }
+    for (size_t i = 0; i < models.size(); ++i) {
       const std::string name = numbered("model", i) + std::string(kTensorSuffix);
       std::map<std::string, at::Tensor> by_name;
-      for (const NamedTensor& item : state_of(*objects_.models[i]))
-        by_name.emplace(item.name, item.tensor);
+      for (const NamedTensor& item : state_of(*models[i])) by_name.emplace(item.name, item.tensor);
       auto loaded = std::make_shared<LoadedParts>(
           source_.parts(name, [&](const safetensors::TensorInfo& info) {
             const auto found = by_name.find(info.name);
             return found == by_name.end() ? std::nullopt : places_of(found->second, info);
           }));
-      FittedState fitted = fit_state(
-          *objects_.models[i], loaded->tensors, folder_ / name, {.divided = objects_.divided});
-      staged_.tensors_.emplace_back(
+      FittedState fitted = fit_state(*models[i],
+                                     loaded->tensors,
+                                     folder_ / name,
+                                     {.strict = objects_.strict, .divided = objects_.divided});
+      staged_.models_.emplace_back(
           [fitted = std::move(fitted), loaded, present = objects_.divided] {
             fitted.apply(loaded->divided, present);
           });
     }
   }
 
+ private:
   void stage_optimizers() {
     const ParameterNames names(objects_.models);
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
@@ -212,11 +223,18 @@ StagedCheckpoint::StagedCheckpoint(CheckpointSource& source,
   Stager(*this, source, objects, rank).run();
 }
 
+void StagedCheckpoint::stage_models(CheckpointSource& source,
+                                    const CheckpointObjects& objects,
+                                    const std::vector<torch::nn::Module*>& models) {
+  Stager(*this, source, objects, 0).stage_models(models);
+}
+
 void StagedCheckpoint::apply_states() {
   for (const auto& action : states_) action();
 }
 
 void StagedCheckpoint::apply_tensors() {
+  for (const auto& action : models_) action();
   for (const auto& action : tensors_) action();
 }
 
@@ -226,7 +244,9 @@ LoadReport read_checkpoint(RankExchange& ranks,
   background_saves().wait();
   const fs::path folder = absolute_name(name);
   try {
+    std::optional<AccelerateSource> source;
     std::unique_ptr<StagedCheckpoint> staged;
+    std::vector<torch::nn::Module*> models = objects.models;
     const auto agree_on = [&ranks](auto work) {
       std::ignore = or_throw(agree(ranks, [&]() -> std::string {
         work();
@@ -238,12 +258,16 @@ LoadReport read_checkpoint(RankExchange& ranks,
         finish_exchange_if_possible(real_file_system(), place_of(folder));
     });
     agree_on([&] {
-      FolderSource source(folder);
-      staged = std::make_unique<StagedCheckpoint>(source, objects, ranks.rank());
+      source.emplace(folder, objects);
+      staged = std::make_unique<StagedCheckpoint>(*source, objects, ranks.rank());
     });
     agree_on([&] {
       for (const CheckpointHook& hook : objects.before_load) hook(folder);
+      for (const LoadModelsHook& hook : objects.choose_models) hook(models, folder);
     });
+    if (!objects.choose_models.empty())
+      agree_on([&] { staged->stage_models(*source, objects, models); });
+    source.reset();
     agree_on([&] { staged->apply_states(); });
     staged->apply_tensors();
     LoadReport report = {.checkpoint = staged->info(), .notices = staged->notices()};

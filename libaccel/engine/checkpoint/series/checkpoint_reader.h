@@ -14,12 +14,17 @@
 
 namespace accel::checkpoint {
 
-// Reads, hashes and compares everything this rank needs. Nothing has changed when it returns or
-// throws.
+// Reads, hashes and compares everything this rank needs. Nothing has changed when a function returns or
+// throws, but for those that apply.
 class StagedCheckpoint {
  public:
-  // Takes what it needs of `source`, which may go afterwards. Errors  as load_checkpoint().
+  // Without the models where hooks choose them (choose_models). Takes what it needs of `source`. Errors  as load_checkpoint().
   StagedCheckpoint(CheckpointSource& source, const CheckpointObjects& objects, int rank);
+  // The weights of `models`, in turn, which hooks have left. `source` may go afterwards. Errors  as load_checkpoint(). Requires:
+  // hooks choose them, and it is called once, with the same source and objects.
+  void stage_models(CheckpointSource& source,
+                    const CheckpointObjects& objects,
+                    const std::vector<torch::nn::Module*>& models);
 
   // Hands schedulers, loaders, scaler and custom objects their states: each may refuse its own.
   void apply_states();
@@ -37,6 +42,7 @@ class StagedCheckpoint {
   std::vector<std::string> notices_;
   std::vector<std::function<void()>> states_;
   std::vector<std::function<void()>> tensors_;
+  std::vector<std::function<void()>> models_;
 };
 
 // Loads `folder` on all ranks. Errors as load_checkpoint().

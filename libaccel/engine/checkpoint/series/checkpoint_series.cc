@@ -125,7 +125,9 @@ void CheckpointSeries::start_run() {
   }
 }
 
-SaveOptions CheckpointSeries::next_save(RankExchange& ranks, std::int64_t step) {
+SaveOptions CheckpointSeries::next_save(RankExchange& ranks,
+                                        std::int64_t step,
+                                        const SaveStateOptions& files) {
   (void)checkpoint::background_saves().end(ranks);
   const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
   // Ranks may see the folder at different moments; rank 0's generation is everybody's, and a
@@ -143,16 +145,19 @@ SaveOptions CheckpointSeries::next_save(RankExchange& ranks, std::int64_t step) 
   return {.step = step,
           .generation = *generation_,
           .iteration = options_.iteration,
-          .save_on_each_node = options_.save_on_each_node};
+          .save_on_each_node = options_.save_on_each_node,
+          .files = files};
 }
 
 fs::path CheckpointSeries::next_folder() const {
   return options_.folder / checkpoint::series_name(options_.iteration);
 }
 
-CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int64_t step) {
+CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects,
+                                      std::int64_t step,
+                                      const SaveStateOptions& files) {
   return with_ranks([&](RankExchange& ranks) {
-    const SaveOptions options = next_save(ranks, step);
+    const SaveOptions options = next_save(ranks, step, files);
     const int leader = checkpoint::leader_of(ranks, options_.save_on_each_node);
     const fs::path folder = next_folder();
     CheckpointInfo info;
@@ -175,9 +180,11 @@ CheckpointInfo CheckpointSeries::save(const CheckpointObjects& objects, std::int
   });
 }
 
-AsyncSave CheckpointSeries::begin_save(const CheckpointObjects& objects, std::int64_t step) {
+AsyncSave CheckpointSeries::begin_save(const CheckpointObjects& objects,
+                                       std::int64_t step,
+                                       const SaveStateOptions& files) {
   return with_ranks([&](RankExchange& ranks) {
-    const SaveOptions options = next_save(ranks, step);
+    const SaveOptions options = next_save(ranks, step, files);
     std::function<void()> when_complete;
     if (ranks.rank() == checkpoint::leader_of(ranks, options_.save_on_each_node))
       when_complete = [series = *this] { series.prune(); };

@@ -67,6 +67,8 @@ class FileSet {
       files_[name] = write_text_file(file_system_, folder_ / name, text, unsynced);
     for (const auto& [name, tensors, metadata] : content.files)
       files_[name] = write_tensor_file(file_system_, folder_ / name, tensors, metadata, unsynced);
+    for (const auto& [name, object] : content.objects)
+      files_[name] = write_object_file(file_system_, folder_ / name, object, unsynced);
     for (const SharedFile& file : content.shared)
       add_ranges(file, file.write(file_system_, folder_, rank, unsynced));
     unsynced.sync(file_system_);
@@ -116,7 +118,7 @@ class PreparedSave::Impl {
                 .loaders = std::ssize(objects.loaders),
                 .custom = std::ssize(objects.custom),
                 .has_scaler = objects.scaler != nullptr},
-        has_hooks_(!objects.before_save.empty()),
+        has_hooks_(!objects.before_save.empty() || !objects.choose_weights.empty()),
         rank_(ranks.rank()),
         world_size_(ranks.size()),
         leader_(leader_of(ranks, options.save_on_each_node)) {}
@@ -235,8 +237,16 @@ class PreparedSave::Impl {
   // What each rank is to write. Hooks come first: they may leave files and change objects.
   void collect(RankExchange& ranks, const CheckpointObjects& objects) {
     const std::vector<std::string> plans = or_throw(agree(ranks, [&] {
+      std::vector<ModelWeights> weights = weights_of(objects.models);
       for (const CheckpointHook& hook : objects.before_save) hook(temporary_);
-      content_ = collect_content(objects, rank_, is_leader());
+      for (const SaveWeightsHook& hook : objects.choose_weights) hook(weights, temporary_);
+      counts_.models = std::ssize(weights);
+      content_ = collect_content(objects,
+                                 weights,
+                                 {.rank = rank_,
+                                  .num_ranks = world_size_,
+                                  .is_leader = is_leader(),
+                                  .files = options_.files});
       return plan_text();
     }));
     check_plans(plans);
@@ -246,7 +256,8 @@ class PreparedSave::Impl {
   [[nodiscard]] std::string plan_text() const {
     json headers = json::object();
     for (const SharedFile& file : content_.shared) headers[file.name()] = file.header_hash();
-    return json{{"leader", leader_}, {"headers", std::move(headers)}}.dump();
+    return json{{"leader", leader_}, {"models", counts_.models}, {"headers", std::move(headers)}}
+        .dump();
   }
 
   // Throws the same on all ranks.
@@ -254,6 +265,13 @@ class PreparedSave::Impl {
     const json first = json::parse(plans.front());
     for (std::size_t rank = 1; rank < plans.size(); ++rank) {
       const json plan = json::parse(plans[rank]);
+      if (plan.at("models") != first.at("models")) {
+        throw Error(ErrorCode::kCheckpointMismatch,
+                    "hooks have left the weights of " + plan.at("models").dump() +
+                        " models on rank " + std::to_string(rank) + ", of " +
+                        first.at("models").dump() + " on rank 0",
+                    "let save hooks take off the same weights on every rank");
+      }
       if (plan.at("headers") != first.at("headers")) {
         throw Error(ErrorCode::kCheckpointMismatch,
                     "rank " + std::to_string(rank) +

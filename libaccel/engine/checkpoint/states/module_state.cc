@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 #include <sstream>
-#include <tuple>
 #include <utility>
 
 #include <torch/nn/module.h>
@@ -15,25 +14,10 @@
 #include <accel/non_persistent_buffers.h>
 
 #include "libaccel/engine/construction/tensor_memory.h"
+#include "libaccel/tensors/memory_key.h"
 
 namespace accel::checkpoint {
 namespace {
-
-// Two tensors with the same key are one piece of memory seen the same way.
-using MemoryKey =
-    std::tuple<const void*, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
-
-MemoryKey memory_key(const at::Tensor& tensor) {
-  // Tensors of the meta device have no address: they are tied when they are one object.
-  const void* place = tensor.is_meta() ? static_cast<const void*>(tensor.unsafeGetTensorImpl())
-                                       : tensor.const_data_ptr();
-  return {place, tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()};
-}
-
-// Tensors without elements are never tied: they all lie at the same address.
-bool may_be_tied(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.numel() > 0;
-}
 
 void append_state(const torch::nn::Module& module,
                   const std::string& prefix,
@@ -148,7 +132,9 @@ FittedState fit_state(const torch::nn::Module& module,
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
       const bool is_tied = may_be_tied(tensor) && present.contains(memory_key(tensor));
-      if (!is_tied && options.strict) faults.add("missing in the file", name);
+      if (is_tied) continue;
+      if (options.strict) faults.add("missing in the file", name);
+      fitted.missing_.push_back(name);
       continue;
     }
     const at::Tensor& value = found->second;
@@ -166,7 +152,9 @@ FittedState fit_state(const torch::nn::Module& module,
     }
   }
   for (const auto& [name, value] : tensors) {
-    if (options.strict && !expected.contains(name)) faults.add("unknown to the model", name);
+    if (expected.contains(name)) continue;
+    if (options.strict) faults.add("unknown to the model", name);
+    fitted.unexpected_.push_back(name);
   }
   if (!faults.empty()) {
     throw Error(ErrorCode::kSafetensorsMismatch,

@@ -62,6 +62,9 @@ class FittedState {
   // Copies the values into the module's tensors, on their devices; those of the meta device get memory, on the CPU. A placeholder, whose parts are in `loaded`, goes to the
   // parts that `present` gives of its tensor, which are the same ones.
   void apply(const DividedTensors& loaded = {}, const DividedTensors* present = nullptr) const;
+  // Names that only one side has, where that is no fault: of the model, in its order; of the file, sorted.
+  [[nodiscard]] const std::vector<std::string>& missing() const noexcept { return missing_; }
+  [[nodiscard]] const std::vector<std::string>& unexpected() const noexcept { return unexpected_; }
 
  private:
   friend FittedState fit_state(const torch::nn::Module&,
@@ -73,6 +76,8 @@ class FittedState {
     at::Tensor from;
   };
   std::vector<Copy> copies_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> unexpected_;
 };
 
 // Finds a place for every tensor of `tensors`. A name that is missing is no fault when a tensor

@@ -1,9 +1,14 @@
 #include "libaccel/engine/checkpoint/states/save_content.h"
 
 #include <algorithm>
+#include <set>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/ivalue.h>
 
 #include "libaccel/engine/checkpoint/files/state_files.h"
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
+#include "libaccel/engine/checkpoint/states/accelerate_states.h"
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "runtime/checkpoint/layout.h"
@@ -11,23 +16,51 @@
 namespace accel::checkpoint {
 namespace {
 
+// Those of the model first, in its order, which says under which name tied weights are kept.
+std::vector<NamedTensor> saved_state(const ModelWeights& weights) {
+  std::vector<NamedTensor> state;
+  std::set<std::string> added;
+  for (const NamedTensor& item : state_of(*weights.model)) {
+    const auto found = weights.tensors.find(item.name);
+    if (found == weights.tensors.end()) continue;
+    state.push_back({item.name, found->second});
+    added.insert(item.name);
+  }
+  for (const auto& [name, tensor] : weights.tensors)
+    if (!added.contains(name)) state.push_back({name, tensor});
+  return state;
+}
+
 class Collector {
  public:
-  Collector(const CheckpointObjects& objects, int rank, bool is_leader)
-      : objects_(objects), rank_(rank), is_leader_(is_leader) {}
+  Collector(const CheckpointObjects& objects,
+            const std::vector<ModelWeights>& weights,
+            const ContentRequest& request)
+      : objects_(objects),
+        weights_(weights),
+        request_(request),
+        is_for_accelerate_(request.files.format == CheckpointFormat::kAccelerate) {}
 
   SaveContent run() && {
     models();
     optimizers();
-    if (is_leader_) replicated_states();
-    if (objects_.random != nullptr) state(random_stem(rank_), *objects_.random);
+    if (request_.is_leader) replicated_states();
+    if (objects_.random != nullptr) random_states();
     return std::move(content_);
   }
 
  private:
   void models() {
-    for (size_t i = 0; i < objects_.models.size(); ++i) {
-      UniqueState state = unique_state(state_of(*objects_.models[i]));
+    // Of several ranks Accelerate saves what DDP wraps.
+    const std::string prefix = is_for_accelerate_ && request_.num_ranks > 1 ? "module." : "";
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      std::vector<NamedTensor> named = saved_state(weights_[i]);
+      for (NamedTensor& item : named) item.name.insert(0, prefix);
+      if (!request_.files.safe_serialization) {
+        pickled_weights(i, named);
+        continue;
+      }
+      UniqueState state = unique_state(named);
       safetensors::TensorMap tensors;
       for (NamedTensor& item : state.tensors)
         tensors.emplace(std::move(item.name), std::move(item.tensor));
@@ -36,25 +69,63 @@ class Collector {
     }
   }
 
+  void pickled_weights(std::size_t i, const std::vector<NamedTensor>& named) {
+    if (!request_.is_leader) return;
+    c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
+    for (const NamedTensor& item : named) dict.insert(item.name, item.tensor);
+    object(numbered("pytorch_model", i) + ".bin", std::move(dict));
+  }
+
   void optimizers() {
     const ParameterNames names(objects_.models);
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
+      if (is_for_accelerate_) {
+        if (request_.is_leader)
+          object(numbered("optimizer", i) + ".bin",
+                 accelerate_optimizer(*objects_.optimizers[i], names));
+        continue;
+      }
       const bool may_be_divided =
           objects_.divided != nullptr && may_have_divided_states(*objects_.optimizers[i]);
-      if (!is_leader_ && !may_be_divided) continue;
+      if (!request_.is_leader && !may_be_divided) continue;
       SavedOptimizer saved = save_optimizer(*objects_.optimizers[i], names);
-      if (is_leader_) text(numbered("optimizer", i), std::move(saved.json));
+      if (request_.is_leader) text(numbered("optimizer", i), std::move(saved.json));
       tensor_file(numbered("optimizer", i), std::move(saved.tensors), {});
     }
   }
 
   void replicated_states() {
-    for (size_t i = 0; i < objects_.schedulers.size(); ++i)
-      state(numbered("scheduler", i), *objects_.schedulers[i]);
+    for (size_t i = 0; i < objects_.schedulers.size(); ++i) {
+      if (is_for_accelerate_)
+        object(numbered("scheduler", i) + ".bin", accelerate_scheduler(*objects_.schedulers[i]));
+      else
+        state(numbered("scheduler", i), *objects_.schedulers[i]);
+    }
     for (size_t i = 0; i < objects_.loaders.size(); ++i)
       state(numbered("loader", i), *objects_.loaders[i]);
-    if (objects_.scaler != nullptr) state("scaler", *objects_.scaler);
-    for (size_t i = 0; i < objects_.custom.size(); ++i) state(custom_stem(i), *objects_.custom[i]);
+    if (objects_.scaler != nullptr) state_as("scaler.pt", "scaler", *objects_.scaler);
+    for (size_t i = 0; i < objects_.custom.size(); ++i)
+      state_as(custom_stem(i) + ".pkl", custom_stem(i), *objects_.custom[i]);
+  }
+
+  void random_states() {
+    const std::string stem = random_stem(request_.rank);
+    if (is_for_accelerate_)
+      object(stem + ".pkl", accelerate_random_states(objects_.random->state_dict()));
+    else
+      state(stem, *objects_.random);
+  }
+
+  // In the file that Accelerate has for it, or under our own name.
+  void state_as(const std::string& file, const std::string& stem, const Stateful& from) {
+    if (is_for_accelerate_)
+      object(file, accelerate_state(from.state_dict()));
+    else
+      state(stem, from);
+  }
+
+  void object(const std::string& file, const c10::IValue& value) {
+    content_.objects.emplace_back(file, ObjectFile(value, file.substr(0, file.rfind('.'))));
   }
 
   void text(const std::string& stem, std::string text) {
@@ -84,7 +155,7 @@ class Collector {
       std::vector<SharedTensor> list;
       for (const auto& [tensor_name, tensor] : tensors) list.push_back(shared(tensor_name, tensor));
       content_.shared.emplace_back(name, std::move(list), std::move(metadata));
-    } else if (is_leader_) {
+    } else if (request_.is_leader) {
       content_.files.push_back({name, std::move(tensors), std::move(metadata)});
     }
   }
@@ -96,13 +167,14 @@ class Collector {
               true};
     }
     SharedTensor whole{spec_of(name, tensor), {}, false};
-    if (is_leader_) whole.parts.push_back({0, tensor});
+    if (request_.is_leader) whole.parts.push_back({0, tensor});
     return whole;
   }
 
   const CheckpointObjects& objects_;
-  int rank_;
-  bool is_leader_;
+  const std::vector<ModelWeights>& weights_;
+  const ContentRequest& request_;
+  bool is_for_accelerate_;
   SaveContent content_;
 };
 
@@ -113,14 +185,29 @@ void SaveContent::copy_tensors(CopySpace& space) {
   for (TensorFile& file : files) {
     for (auto& [name, tensor] : file.tensors) tensors.push_back(&tensor);
   }
+  for (auto& [name, object] : objects) {
+    for (at::Tensor& tensor : object.tensors()) tensors.push_back(&tensor);
+  }
   for (SharedFile& file : shared) {
     for (at::Tensor* const values : file.part_values()) tensors.push_back(values);
   }
   space.replace_by_copies(tensors);
 }
 
-SaveContent collect_content(const CheckpointObjects& objects, int rank, bool is_leader) {
-  return Collector(objects, rank, is_leader).run();
+std::vector<ModelWeights> weights_of(const std::vector<torch::nn::Module*>& models) {
+  std::vector<ModelWeights> weights;
+  for (torch::nn::Module* const model : models) {
+    weights.push_back({.model = model, .tensors = {}});
+    for (NamedTensor& item : state_of(*model))
+      weights.back().tensors.emplace(std::move(item.name), std::move(item.tensor));
+  }
+  return weights;
+}
+
+SaveContent collect_content(const CheckpointObjects& objects,
+                            const std::vector<ModelWeights>& weights,
+                            const ContentRequest& request) {
+  return Collector(objects, weights, request).run();
 }
 
 }  // namespace accel::checkpoint

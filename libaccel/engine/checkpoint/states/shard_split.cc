@@ -86,22 +86,28 @@ std::vector<std::vector<std::string>> split_into_shards(const std::vector<SizedN
   return shards;
 }
 
-std::string shard_name(size_t index, size_t count) {
-  if (count == 1) return "model.safetensors";
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
+std::string shard_name(size_t index, size_t count, launcher::WeightsFormat format) {
+  const std::string whole = launcher::weights_name(format);
+  if (count == 1) return whole;
+  const size_t suffix = whole.rfind('.');
+  char numbers[64];
+  std::snprintf(numbers, sizeof numbers, "-%05zu-of-%05zu", index + 1, count);
+  return whole.substr(0, suffix) + numbers + whole.substr(suffix);
 }
 
-bool is_shard_name(std::string_view name) {
-  constexpr std::string_view kForm = "model-00000-of-00000.safetensors";
-  if (name == "model.safetensors") return true;
-  if (name.size() != kForm.size()) return false;
-  for (size_t i = 0; i < kForm.size(); ++i) {
-    const bool fits = kForm[i] == '0' ? name[i] >= '0' && name[i] <= '9' : name[i] == kForm[i];
-    if (!fits) return false;
+bool is_shard_name(std::string_view name, launcher::WeightsFormat format) {
+  if (name == launcher::weights_name(format) || name == shard_index_name(format)) return true;
+  std::string form = shard_name(0, 2, format);
+  if (name.size() != form.size()) return false;
+  for (size_t i = 0; i < form.size(); ++i) {
+    const bool is_digit = form[i] >= '0' && form[i] <= '9';
+    if (is_digit ? name[i] < '0' || name[i] > '9' : name[i] != form[i]) return false;
   }
   return true;
+}
+
+std::string shard_index_name(launcher::WeightsFormat format) {
+  return launcher::weights_name(format) + ".index.json";
 }
 
 }  // namespace accel::checkpoint

@@ -10,6 +10,8 @@
 
 #include <accel/result.h>
 
+#include "checkpoint_tools/merge/weights_format.h"
+
 namespace accel::checkpoint {
 
 // Bytes of a size such as "10GB" (10^9), "1.5GiB" (2^30), "500MB", "100KB" or "100" (bytes). A
@@ -28,10 +30,11 @@ struct SizedName {
     const std::vector<SizedName>& tensors, std::uint64_t max_bytes);
 
 // "model-00001-of-00003.safetensors"; "model.safetensors" when there is only one. index counts from
-// 0.
-[[nodiscard]] std::string shard_name(size_t index, size_t count);
+// 0. Of torch.save(): "pytorch_model-00001-of-00003.bin", "pytorch_model.bin".
+[[nodiscard]] std::string shard_name(size_t index, size_t count, launcher::WeightsFormat format);
 
-// Whether a file of this name may be a shard of an earlier save.
-[[nodiscard]] bool is_shard_name(std::string_view name);
+// Whether a file of this name may be a shard, or the index, of an earlier save in that format.
+[[nodiscard]] bool is_shard_name(std::string_view name, launcher::WeightsFormat format);
+[[nodiscard]] std::string shard_index_name(launcher::WeightsFormat format);
 
 }  // namespace accel::checkpoint

@@ -17,9 +17,11 @@
 #include <accel/error.h>
 #include <accel/non_persistent_buffers.h>
 #include <accel/safetensors_file.h>
+#include <accel/state.h>
 
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/checkpoint/states/shard_split.h"
+#include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
 
@@ -185,8 +187,9 @@ TEST_F(ModelFiles, WhatDoesNotFitIsListedAndNothingIsChanged) {
                           {"head.weight", at::ones({1})}},
                          scratch_.path() / "other.safetensors");
 
-  const Error error =
-      error_of([&] { load_checkpoint_in_model(*net, scratch_.path() / "other.safetensors"); });
+  const Error error = error_of([&] {
+    load_checkpoint_in_model(*net, scratch_.path() / "other.safetensors", {.strict = true});
+  });
 
   EXPECT_EQ(error.code(), ErrorCode::kSafetensorsMismatch);
   EXPECT_THAT(error.message(),
@@ -201,9 +204,13 @@ TEST_F(ModelFiles, WithoutStrictOnlyCommonNamesAreLoadedAndDtypesAreConverted) {
   safetensors::save_file({{"linear2.bias", at::ones({5}, at::kBFloat16)}, {"head", at::ones({1})}},
                          scratch_.path() / "part.safetensors");
 
-  load_checkpoint_in_model(*net, scratch_.path() / "part.safetensors", {.strict = false});
+  const LoadModelReport report =
+      load_checkpoint_in_model(*net, scratch_.path() / "part.safetensors");
 
   EXPECT_THAT(net->linear2->bias, SameTensor(at::ones({5})));
+  EXPECT_THAT(report.unexpected_keys, ElementsAre("head"));
+  EXPECT_EQ(report.missing_keys.size(), 8u);
+  EXPECT_EQ(report.missing_keys.front(), "batchnorm.bias");
 }
 
 TEST_F(ModelFiles, IndexThatLeavesItsFolderIsRefused) {
@@ -214,6 +221,116 @@ TEST_F(ModelFiles, IndexThatLeavesItsFolderIsRefused) {
 
   EXPECT_THAT(error_of([&] { load_checkpoint_in_model(*net, folder_); }).message(),
               HasSubstr("the file of linear1.weight is no name of a file beside it"));
+}
+
+TEST_F(ModelFiles, PickledShardsHaveAnIndexOfTheirOwn) {
+  ThreeLayers net;
+  save_model(*net, folder_, {.max_shard_size = "100", .safe_serialization = false});
+
+  EXPECT_THAT(names_in(folder_),
+              ElementsAre("pytorch_model-00001-of-00003.bin",
+                          "pytorch_model-00002-of-00003.bin",
+                          "pytorch_model-00003-of-00003.bin",
+                          "pytorch_model.bin.index.json"));
+  ThreeLayers loaded;
+  const LoadModelReport report = load_checkpoint_in_model(*loaded, folder_, {.strict = true});
+  EXPECT_THAT(loaded->linear2->weight, SameTensor(net->linear2->weight));
+  EXPECT_THAT(report.missing_keys, ElementsAre());
+
+  save_model(*net, folder_, {.safe_serialization = false});
+  EXPECT_THAT(names_in(folder_), ElementsAre("pytorch_model.bin"));
+  ThreeLayers again;
+  load_checkpoint_in_model(*again, folder_ / "pytorch_model.bin", {.strict = true});
+  EXPECT_THAT(again->batchnorm->running_var, SameTensor(net->batchnorm->running_var));
+}
+
+TEST_F(ModelFiles, AnIndexMayMapNamesToFilesAtOnce) {
+  ThreeLayers net;
+  save_model(*net, folder_, {.max_shard_size = "100", .safe_serialization = false});
+  const fs::path index = folder_ / "pytorch_model.bin.index.json";
+  std::ifstream in(index);
+  const auto map = nlohmann::json::parse(in).at("weight_map");
+  std::ofstream(index) << map.dump();
+
+  ThreeLayers loaded;
+  load_checkpoint_in_model(*loaded, index, {.strict = true});
+
+  EXPECT_THAT(loaded->linear1->weight, SameTensor(net->linear1->weight));
+}
+
+TEST_F(ModelFiles, AShardThatIsMissingIsNamedAndNothingIsChanged) {
+  ThreeLayers net;
+  save_model(*net, folder_, {.max_shard_size = "100", .safe_serialization = false});
+  fs::remove(folder_ / "pytorch_model-00002-of-00003.bin");
+  ThreeLayers loaded;
+  const at::Tensor before = loaded->linear1->weight.detach().clone();
+
+  const Error error = error_of([&] { load_checkpoint_in_model(*loaded, folder_); });
+
+  EXPECT_EQ(error.code(), ErrorCode::kFileIo);
+  EXPECT_THAT(error.message(), HasSubstr("pytorch_model-00002-of-00003.bin"));
+  EXPECT_THAT(loaded->linear1->weight, SameTensor(before));
+}
+
+TEST_F(ModelFiles, AFolderWithTwoIndexesIsRefused) {
+  ThreeLayers net;
+  save_model(*net, folder_, {.max_shard_size = "100"});
+  save_model(*net, folder_, {.max_shard_size = "100", .safe_serialization = false});
+
+  EXPECT_THAT(error_of([&] { load_checkpoint_in_model(*net, folder_); }).message(),
+              HasSubstr("more than one index"));
+}
+
+TEST_F(ModelFiles, ADtypeIsTheModelsAndSomeModulesStayInFp32) {
+  ThreeLayers net;
+  save_model(*net, folder_);
+  ThreeLayers half;
+  load_checkpoint_in_model(
+      *half, folder_, {.dtype = "torch.float16", .keep_in_fp32_modules = {"batchnorm"}});
+
+  EXPECT_EQ(half->linear1->weight.scalar_type(), at::kHalf);
+  EXPECT_EQ(half->batchnorm->weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(half->named_buffers()["batchnorm.num_batches_tracked"].scalar_type(), at::kLong);
+  EXPECT_THAT(half->linear1->weight, SameTensor(net->linear1->weight.to(at::kHalf)));
+  EXPECT_EQ(error_of([&] { load_checkpoint_in_model(*half, folder_, {.dtype = "int8"}); }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(ModelFiles, WhatIsNotServedIsRefusedByName) {
+  ThreeLayers net;
+  save_model(*net, folder_);
+  const auto message = [&](const LoadModelOptions& options) {
+    const Error error = error_of([&] { load_checkpoint_in_model(*net, folder_, options); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    return error.message();
+  };
+
+  EXPECT_THAT(message({.device_map = {{"", "cpu"}}}), HasSubstr("device_map"));
+  EXPECT_THAT(message({.offload_folder = "x"}), HasSubstr("offload_folder"));
+  EXPECT_THAT(message({.offload_state_dict = true}), HasSubstr("offload_state_dict"));
+  EXPECT_THAT(message({.offload_buffers = true}), HasSubstr("offload_buffers"));
+  EXPECT_THAT(message({.full_state_dict = false}), HasSubstr("full_state_dict"));
+}
+
+TEST_F(ModelFiles, RankZeroReadsForAll) {
+  ThreeLayers net;
+  if (test::rank_of_this_process() < 0) save_model(*net, folder_);
+  test::run_ranks(2, [&] {
+    const PartialState state;
+    // Another rank has no such folder.
+    const fs::path folder = state.is_main_process() ? folder_ : scratch_.path() / "nowhere";
+    ThreeLayers loaded;
+    load_checkpoint_in_model(*loaded, folder, {.strict = true, .broadcast_from_rank0 = true});
+    ThreeLayers direct;
+    load_checkpoint_in_model(*direct, folder_, {.strict = true});
+    EXPECT_THAT(loaded->linear2->weight, SameTensor(direct->linear2->weight));
+    EXPECT_THAT(loaded->batchnorm->running_mean, SameTensor(direct->batchnorm->running_mean));
+    const Error error = error_of([&] {
+      load_checkpoint_in_model(
+          *loaded, scratch_.path() / "nowhere", {.broadcast_from_rank0 = true});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kFileIo);
+  });
 }
 
 TEST_F(ModelFiles, FailedSaveLeavesTheEarlierFiles) {

@@ -122,20 +122,20 @@ const Way kZeroOne{2, false, ShardingStrategy::kFullShard, false, 1};
 
 class ResumesAs : public ::testing::TestWithParam<std::tuple<Way, Way>> {};
 
-TEST_P(ResumesAs, AnyOtherAndTrainsToTheSameBits) {
-  const auto [before, after] = GetParam();
+// Three steps, a checkpoint in these files, and three steps as the other way.
+void expect_to_resume(const Way& before, const Way& after, const SaveStateOptions& files) {
   const test::ScratchFolder scratch;
   const std::filesystem::path& folder = scratch.path();
-  test::run_ranks(before.ranks, [&, before = before] {
+  test::run_ranks(before.ranks, [&] {
     TrainingRun run(before.plugin(), before.zero_stage);
     run.train(3);
-    run.accelerator.save_state(folder / "state");
+    run.accelerator.save_state(folder / "state", files);
     run.train(3);
     if (run.accelerator.is_main_process()) {
       safetensors::save_file({{"parameters", run.parameters()}}, folder / "expected.safetensors");
     }
   });
-  test::run_ranks(after.ranks, [&, after = after] {
+  test::run_ranks(after.ranks, [&] {
     TrainingRun run(after.plugin(), after.zero_stage);
     run.train(1);  // another state, which loading replaces
     run.accelerator.load_state(folder / "state");
@@ -144,6 +144,11 @@ TEST_P(ResumesAs, AnyOtherAndTrainsToTheSameBits) {
     const auto expected = safetensors::load_file(folder / "expected.safetensors");
     EXPECT_TRUE(expected.at("parameters").equal(run.parameters()));
   });
+}
+
+TEST_P(ResumesAs, AnyOtherAndTrainsToTheSameBits) {
+  const auto& [before, after] = GetParam();
+  expect_to_resume(before, after, {});
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways,
@@ -158,6 +163,14 @@ INSTANTIATE_TEST_SUITE_P(Ways,
                                            std::tuple(Way{2, true}, kByTensor),
                                            std::tuple(kZeroOne, Way{2, true}),
                                            std::tuple(Way{4, true}, kZeroOne)));
+
+TEST(FilesOfAccelerate, AreGatheredFromShardsAndDividedAgain) {
+  const SaveStateOptions pickled{.safe_serialization = false,
+                                 .format = CheckpointFormat::kAccelerate};
+  expect_to_resume({2, true}, {4, true}, pickled);
+  expect_to_resume(kZeroOne, {1, false}, {.format = CheckpointFormat::kAccelerate});
+  expect_to_resume({1, false}, {2, true}, {.safe_serialization = false});
+}
 
 std::string contents(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include <ATen/core/ivalue.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -18,6 +19,7 @@
 
 #include <accel/accelerator.h>
 #include <accel/error.h>
+#include <accel/saved_object.h>
 
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
@@ -68,6 +70,56 @@ TEST_F(AcceleratorCheckpoint, HooksSeeTheModelsAndAddFilesToTheCheckpoint) {
   std::stringstream manifest;
   manifest << std::ifstream(saved.folder / "accel_checkpoint.json").rdbuf();
   EXPECT_THAT(manifest.str(), HasSubstr("vocabulary.txt"));
+}
+
+TEST_F(AcceleratorCheckpoint, HooksTakeWeightsAndModelsOff) {
+  Accelerator accelerator(options());
+  accelerator.prepare(net_);
+  accelerator.register_save_state_pre_hook(
+      [](const Models& models, std::vector<ModelWeights>& weights, const fs::path&) {
+        EXPECT_EQ(weights.at(0).model, models.at(0));
+        EXPECT_TRUE(weights.at(0).tensors.at("weight").is_same(models.at(0)->parameters()[0]));
+        weights.clear();
+      });
+  accelerator.register_load_state_pre_hook([](Models& models, const fs::path&) { models.clear(); });
+  const fs::path saved = accelerator.save_state().folder;
+  const at::Tensor before = net_->weight.detach().clone();
+
+  accelerator.load_state();
+
+  EXPECT_FALSE(fs::exists(saved / "model.safetensors"));
+  EXPECT_TRUE(net_->weight.equal(before));
+}
+
+TEST_F(AcceleratorCheckpoint, FilesOfAccelerateAreOneOfTheNumberedOnes) {
+  Accelerator accelerator(options());
+  torch::optim::SGD sgd(net_->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer] = accelerator.prepare(net_, sgd);
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  optimizer.step();
+  const at::Tensor trained = net_->weight.detach().clone();
+  accelerator.async_save_state(
+      {}, {.safe_serialization = false, .format = CheckpointFormat::kAccelerate});
+  optimizer.step();  // after the copy was taken
+  const fs::path saved = accelerator.wait_for_save()->folder;
+
+  EXPECT_EQ(accelerator.load_state().folder, saved);
+
+  EXPECT_TRUE(fs::exists(saved / "pytorch_model.bin") && fs::exists(saved / "optimizer.bin"));
+  EXPECT_TRUE(net_->weight.equal(trained));
+}
+
+TEST_F(AcceleratorCheckpoint, AnObjectIsSavedOnceAndNamesOfCopiesAreWrapped) {
+  test::run_ranks(2, [this] {
+    Accelerator accelerator(options());
+    const auto model = accelerator.prepare(net_);
+    accelerator.save(std::int64_t{accelerator.process_index()}, scratch_.path() / "rank.pt");
+    accelerator.wait_for_everyone();
+    EXPECT_EQ(load(scratch_.path() / "rank.pt").toInt(), 0);
+    EXPECT_TRUE(accelerator.get_state_dict(model).tensors.contains("weight"));
+    EXPECT_TRUE(accelerator.get_state_dict(model, StateDictOptions{.unwrap = false})
+                    .tensors.contains("module.weight"));
+  });
 }
 
 TEST_F(AcceleratorCheckpoint, HooksRunInTheirOrderUntilTheirHandleRemovesThem) {
