@@ -34,7 +34,8 @@ std::uint64_t scattered(std::uint64_t number) noexcept {
   return number ^ (number >> 31U);
 }
 
-std::uint64_t seed_of(const ReproducibleSteps::Record& record, std::int64_t micro_batch) noexcept {
+std::uint64_t micro_batch_seed(const ReproducibleSteps::Record& record,
+                               std::int64_t micro_batch) noexcept {
   const std::uint64_t of_step = scattered(scattered(static_cast<std::uint64_t>(record.seed)) +
                                           static_cast<std::uint64_t>(record.step));
   return scattered(of_step + static_cast<std::uint64_t>(micro_batch));
@@ -109,7 +110,7 @@ void ReproducibleSteps::begin_micro_batch() {
   }
   if (!has_seed_) agree_on_seed();
   if (next_ == run_.end) next_ = run_.begin;
-  at::manual_seed(seed_of(record_, next_++));
+  at::manual_seed(micro_batch_seed(record_, next_++));
   has_backward_ = false;
 }
 

@@ -20,7 +20,7 @@
 namespace accel {
 namespace {
 
-constexpr const char* kOperation = "adding up the norm of gradients";
+constexpr const char* kNormOperation = "adding up the norm of gradients";
 constexpr int kSquareBits = 60;
 constexpr int kPartBits = 40;
 
@@ -88,7 +88,7 @@ Wide all_reduced(Wide sum, std::span<const std::shared_ptr<ProcessGroup>> groups
     auto* const values = parts.data_ptr<std::int64_t>();
     for (int part = 0; part < 3; ++part)
       values[part] = static_cast<std::int64_t>((sum >> (part * kPartBits)) & kMask);
-    group->all_reduce_(parts, Reduction::kSum, kOperation);
+    group->all_reduce_(parts, Reduction::kSum, kNormOperation);
     sum = 0;
     for (int part = 0; part < 3; ++part)
       sum += static_cast<Wide>(values[part]) << (part * kPartBits);
@@ -115,7 +115,7 @@ at::Tensor exact_norm(const std::vector<at::Tensor>& own,
   values[0] = std::max(of_own.finite, of_shared.finite);
   values[1] = std::max(of_own.kind, of_shared.kind);
   values[2] = has_double(own) || has_double(shared) ? 1 : 0;
-  for (const auto& group : groups) group->all_reduce_(said, Reduction::kMax, kOperation);
+  for (const auto& group : groups) group->all_reduce_(said, Reduction::kMax, kNormOperation);
   const auto result = [&](double norm) {
     return at::full({}, norm, values[2] != 0 ? at::kDouble : at::kFloat);
   };

@@ -22,7 +22,7 @@ namespace {
 
 JoinRoll* roll_of_process = nullptr;
 
-constexpr std::string_view kOperation = "join_uneven_inputs";
+constexpr std::string_view kJoinOperation = "join_uneven_inputs";
 constexpr std::size_t kNumAgreed = 4;
 constexpr std::size_t kMost = 2 * kNumAgreed;
 constexpr std::size_t kRank = kMost + 1;
@@ -105,7 +105,7 @@ std::optional<JoinRoll::Announcement> JoinRoll::meet(const std::optional<Announc
     values[kMost] = own->most;
     values[kRank] = group_->rank();
   }
-  group_->all_reduce_(numbers, Reduction::kMax, kOperation);
+  group_->all_reduce_(numbers, Reduction::kMax, kJoinOperation);
   if (values[kRank] == kNobody) return std::nullopt;
   last_training_rank_ = static_cast<int>(values[kRank]);
   const Announcement greatest{.call = static_cast<Call>(values[0]),
