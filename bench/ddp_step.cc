@@ -4,7 +4,9 @@
 //
 // FILE is a safetensors file with the weights ("model.*"), tokens [steps, ranks, length + 1] and the shape
 // of the model as metadata (width, layers, heads). Without a job (WORLD_SIZE 1) it trains alone, on the
-// part of rank BENCH_RANK: that is the limit, a step without communication. BENCH_FUSED=1: AdamW by fused kernels. With
+// part of rank BENCH_RANK: that is the limit, a step without communication. BENCH_FUSED=1: AdamW by fused kernels.
+// BENCH_MICRO_BATCHES=M: a step has M micro-batches over all ranks, of which each has a run (accel/micro_batches.h), with
+// ACCEL_REPRODUCIBLE=1 or without; the loss is that of the last one. With
 // BENCH_MEMORY=1 it prints one more line,
 // "memory BEFORE AFTER": bytes of the process before prepare(), and after the last step while its gradients are held.
 
@@ -124,12 +126,24 @@ std::int64_t bytes_of_all_at_rest(const accel::Accelerator& accelerator) {
   return bytes;
 }
 
+// M, or 0.
+int micro_batches_of_step() {
+  return environment_int("BENCH_MICRO_BATCHES", 0);
+}
+
+accel::AcceleratorOptions options_of_step() {
+  const int total = micro_batches_of_step();
+  const bool is_reproducible = environment_int("ACCEL_REPRODUCIBLE", 0) != 0;
+  const int ranks = is_reproducible ? 1 : environment_int("WORLD_SIZE", 1);
+  return {.gradient_accumulation_steps = total == 0 ? 1 : total / ranks};
+}
+
 int run(const std::string& file, int steps) {
   const auto tensors = accel::safetensors::load_file(file);
   const auto shape = accel::safetensors::load_metadata(file);
   const at::Tensor& tokens = tensors.at("tokens");
   const std::int64_t length = tokens.size(2) - 1;
-  accel::Accelerator accelerator;
+  accel::Accelerator accelerator(options_of_step());
   Transformer net(std::stoi(shape.at("width")),
                   std::stoi(shape.at("layers")),
                   std::stoi(shape.at("heads")),
@@ -147,18 +161,30 @@ int run(const std::string& file, int steps) {
   if (environment_int("BENCH_FUSED", 0) != 0) optimizer.use_fused_kernels();
   const int part = accelerator.use_distributed() ? accelerator.process_index()
                                                  : environment_int("BENCH_RANK", 0);
+  const int total = micro_batches_of_step();
+  const accel::MicroBatches own =
+      total == 0 ? accel::MicroBatches{}
+                 : accel::micro_batches_of(
+                       total, accelerator.process_index(), accelerator.num_processes());
+  const at::Tensor all_tokens = tokens.flatten(0, 1);
   std::vector<std::pair<double, double>> results;
   for (int step = 0; step < steps; ++step) {
     const auto started = std::chrono::steady_clock::now();
-    const at::Tensor sample = tokens[step % tokens.size(0)][part].unsqueeze(0);
-    const at::Tensor logits = model(sample.slice(1, 0, length));
-    const at::Tensor loss =
-        at::cross_entropy_loss(logits.flatten(0, 1), sample.slice(1, 1).flatten());
-    accelerator.backward(loss);
-    optimizer.step();
-    if (measures_memory && step + 1 == steps) after = bytes_of_all_at_rest(accelerator);
-    optimizer.zero_grad();
-    const double value = loss.item<double>();
+    double value = 0;
+    for (std::int64_t i = own.begin; i < own.end; ++i) {
+      const at::Tensor sample = (total == 0 ? tokens[step % tokens.size(0)][part]
+                                            : all_tokens[(step * total + i) % all_tokens.size(0)])
+                                    .unsqueeze(0);
+      const auto accumulating = accelerator.accumulate(model);
+      const at::Tensor logits = model(sample.slice(1, 0, length));
+      const at::Tensor loss =
+          at::cross_entropy_loss(logits.flatten(0, 1), sample.slice(1, 1).flatten());
+      accelerator.backward(loss);
+      optimizer.step();
+      if (measures_memory && step + 1 == steps) after = bytes_of_all_at_rest(accelerator);
+      optimizer.zero_grad();
+      value = loss.item<double>();
+    }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
     results.emplace_back(value, took.count());
   }
