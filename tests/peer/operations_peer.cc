@@ -2,24 +2,34 @@
 //
 // Each entry has the same name and inputs in both halves.
 
+#include <array>
+#include <cstdint>
 #include <cstdio>
 #include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
+#include <accel/accelerator.h>
 #include <accel/error.h>
 #include <accel/operations.h>
+#include <accel/profiler.h>
 #include <accel/random.h>
 #include <accel/state.h>
 
@@ -144,9 +154,66 @@ void add_debug(const accel::PartialState& state, json& results) {
   results["debug pad"] = fails([&] { accel::pad_across_processes(input); });
 }
 
+json rows_of(const accel::KeyAverages& averages) {
+  json rows = json::array();
+  for (const accel::KeyAverage& row : averages) {
+    rows.push_back({row.key,
+                    row.count,
+                    row.flops,
+                    row.cpu_memory_usage,
+                    row.self_cpu_memory_usage,
+                    row.input_shapes == "[]" ? "" : row.input_shapes});
+  }
+  return rows;
+}
+
+// What peer() of tests/peer/profiler.py does.
+json profile_steps(const std::string& folder) {
+  const accel::Accelerator accelerator({.cpu = true});
+  const at::Tensor kernel = at::full({8, 3, 3, 3}, 0.1).requires_grad_();
+  const at::Tensor dense = at::full({10, 288}, 0.01).requires_grad_();
+  const at::Tensor bias = at::zeros({10}).requires_grad_();
+  const at::Tensor images = at::ones({4, 3, 8, 8});
+  const at::Tensor labels = at::arange(4);
+  const at::Tensor scale = at::full({10}, 2.0);
+  const at::Tensor shift = at::ones({10});
+  const at::Tensor root = at::ones({});
+  // Both numbers of each, as modules and Python pass them: LibTorch counts no FLOPs of at::conv2d's own defaults.
+  const std::array<std::int64_t, 2> one{1, 1};
+  const std::array<std::int64_t, 2> zero{0, 0};
+  const auto step = [&] {
+    const at::Tensor hidden = at::relu(at::conv2d(images, kernel, {}, one, zero, one));
+    const at::Tensor out = at::addmm(bias, hidden.reshape({4, 288}), dense.t());
+    at::cross_entropy_loss(out * scale + shift, labels).backward(root);
+  };
+  step();
+  accel::Profiler profiler = accelerator.profile(
+      {.activities = {{"cpu"}},
+       .schedule_option = accel::ProfileSchedule{.wait = 1, .warmup = 1, .active = 2, .repeat = 1},
+       .record_shapes = true,
+       .profile_memory = true,
+       .with_flops = true,
+       .output_trace_dir = folder});
+  for (int i = 0; i < 5; ++i) {
+    step();
+    profiler.step();
+  }
+  profiler.stop();
+  const accel::KeyAverages by_shape = profiler.key_averages({.group_by_input_shape = true});
+  return {{"by name", rows_of(profiler.key_averages())},
+          {"by shape", rows_of(by_shape)},
+          {"steps", profiler.step_num()},
+          {"table", by_shape.table({.sort_by = "flops", .row_limit = 5})}};
+}
+
 }  // namespace
 
-int main() {
+// With "profile FOLDER": the other half of tests/peer/profiler.py.
+int main(int argc, char** argv) {
+  if (argc == 3 && argv[1] == std::string_view("profile")) {
+    std::puts(profile_steps(argv[2]).dump().c_str());
+    return 0;
+  }
   json results;
   const accel::PartialState state;
   add_states(state, results);

@@ -13,6 +13,7 @@
 #include <accel/operations.h>
 #include <accel/optim.h>
 #include <accel/precision.h>
+#include <accel/profiler.h>
 #include <accel/progress.h>
 #include <accel/random.h>
 #include <accel/safetensors_file.h>

@@ -59,6 +59,8 @@ struct IValue;
 
 namespace accel {
 
+class Profiler;
+
 // As of at::Tensor::backward().
 struct BackwardOptions {
   // Whether another backward of the same forward follows; create_graph when not set.
@@ -545,6 +547,14 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] Tracker* get_tracker(std::string_view name) const {
     return dynamic_cast<Tracker*>(&get_tracker(name));
   }
+
+  // --- profiler (accel/profiler.h, which a program that calls these includes)
+
+  // Begins to record what the operators of this process cost, until the object that it returns ends. Without arguments as
+  // AcceleratorOptions::profile says. Throws kInvalidArgument for an activity or a schedule that cannot be, and while another
+  // profiler of this process lives.
+  [[nodiscard]] Profiler profile() const;
+  [[nodiscard]] Profiler profile(const ProfileKwargs& kwargs) const;
 
   // The last call of a training program: finishes the trackers, waits for a save that is under way, over several nodes for all ranks of a divided model,
   // and leaves the process group. Throws what it met; the group is left all the same. Requires: every rank calls it.

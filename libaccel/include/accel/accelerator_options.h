@@ -16,6 +16,7 @@
 #include <accel/fsdp.h>
 #include <accel/log_with.h>
 #include <accel/precision.h>
+#include <accel/profile_kwargs.h>
 #include <accel/state.h>
 #include <accel/types.h>
 
@@ -123,6 +124,7 @@ struct AcceleratorOptions {
   GradScalerKwargs grad_scaler;
   AutocastKwargs autocast;
   InitProcessGroupKwargs init_process_group;
+  ProfileKwargs profile;  // of Accelerator::profile() without arguments
   // kSaveAndExit wants project_config.automatic_checkpoint_naming, and prepared data loaders: the end
   // of a batch is where it acts. Costs one all-reduce of 8 bytes per step: beside the next step on Gloo, a
   // meeting of the ranks through shared memory.

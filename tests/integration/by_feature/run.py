@@ -105,6 +105,18 @@ class ByFeature(unittest.TestCase):
         # 16 batches on each of 2 ranks.
         self.assertLess(losses[-1] / 32, 0.4)
 
+    def test_profiler_prints_a_table_and_writes_a_trace_of_each_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = self.run_example("profiler", folder)
+            self.assertIn("Self CPU time total: ", out)
+            # Four steps; y = x W + b of 8 points: 2 * 8 * 2 * 2 operations each.
+            self.assertIn("addmm: 4 calls, 256 FLOPs", out)
+            for rank in range(2):
+                trace = json.loads((pathlib.Path(folder) / f"profile_{rank}.json").read_text())
+                self.assertEqual(trace["distributedInfo"]["rank"], rank)
+                names = [event.get("name", "") for event in trace["traceEvents"]]
+                self.assertEqual(sum(name.startswith("ProfilerStep#") for name in names), 4)
+
     def test_ddp_comm_hook_learns(self):
         self.assertLess(self.number(r"loss ([\d.]+)", self.run_example("ddp_comm_hook")), 0.4)
 

@@ -95,6 +95,7 @@ LEVELS = {
                  "engine/sharding",
                  "api/console api/data api/operations api/selftest",
                  "api/accelerator",
+                 "api/profiling",
                  "c_interface"],
     "agent": ["coordinator/messages",
               "coordinator/state",

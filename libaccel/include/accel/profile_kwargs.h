@@ -1,0 +1,43 @@
+// ProfileKwargs: what a profiler records, and when (accel/profiler.h). With the names of HF Accelerate.
+//
+//   accel::Accelerator accelerator({.profile = {.record_shapes = true, .output_trace_dir = "trace"}});
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accel {
+
+class Profiler;
+
+// Which steps are recorded. After skip_first steps come cycles: for `wait` steps nothing is done, in `warmup` steps the profiler
+// is made ready and what it sees is thrown away, `active` steps are recorded. Steps are counted by Profiler::step().
+struct ProfileSchedule {
+  int wait = 0;
+  int warmup = 0;
+  int active = 1;  // 1 or more
+  int repeat = 0;  // cycles; 0: until the profiler ends
+  int skip_first = 0;
+};
+
+struct ProfileKwargs {
+  // "cpu", and "cuda", "xpu", "mtia", "hpu" where this process has such devices ("cuda" is known everywhere, and left out with a
+  // warning where there is none). Not set: all that there are.
+  std::optional<std::vector<std::string>> activities;
+  std::optional<ProfileSchedule> schedule_option;  // not set: everything, from beginning to end
+  // Called at the end of each cycle of the schedule, and without one at the end, on the thread of the profiler.
+  std::function<void(Profiler&)> on_trace_ready;
+  bool record_shapes =
+      false;  // of the operators' inputs; for key_averages({.group_by_input_shape = true})
+  bool profile_memory = false;  // bytes that operators take and give back
+  bool with_stack = false;      // source lines of TorchScript modules; C++ has no other ones
+  bool with_flops =
+      false;  // of convolutions, products of matrices, mul and add. Records shapes, too
+  bool with_modules = false;  // the modules of TorchScript around each operator
+  // At the end the trace becomes the file profile_<process_index>.json here; the folder is made. Not set: no file.
+  std::optional<std::string> output_trace_dir;
+};
+
+}  // namespace accel
