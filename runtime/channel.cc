@@ -235,6 +235,14 @@ void WorkerChannel::heartbeat(const Heartbeat& beat) noexcept {
   write_heartbeat(state_->page->slot, beat, coarse_now_ns());
 }
 
+void WorkerChannel::step_times(const StepTimes& times) noexcept {
+  write_times(state_->page->times, times);
+}
+
+void WorkerChannel::collective(std::uint64_t hash, std::string_view text) noexcept {
+  write_call(state_->page->calls, hash, text);
+}
+
 void WorkerChannel::set_error(std::string_view text) noexcept {
   if (const TextLock lock(state_->texts); lock) {
     write_error(state_->page->error, text, coarse_now_ns());

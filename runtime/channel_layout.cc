@@ -27,6 +27,8 @@ static_assert(sizeof(ChannelHeader) == 64 && sizeof(ChannelSlot) == 64);
 static_assert(sizeof(ChannelRequests) == 64 && sizeof(ChannelDeclared) == 64);
 static_assert(sizeof(ChannelError) == 3840 && sizeof(ChannelRing) == 64);
 static_assert(sizeof(ChannelNotice) == 256);
+static_assert(sizeof(ChannelTimes) == 64 && sizeof(ChannelCalls) == 128);
+static_assert(offsetof(ChannelCalls, hashes) == 24 && offsetof(ChannelCalls, text) == 72);
 static_assert(sizeof(ChannelLayout) == kChannelBytes);
 
 namespace {
@@ -41,7 +43,8 @@ constexpr ChannelPart kParts[] = {
     {256, 3840, "error", "worker"},
     {4096, 64, "ring", "worker"},
     {4160, 3840, "notices", "worker"},
-    {8000, 192, "reserved", "-"},
+    {8000, 64, "times", "worker"},
+    {8064, 128, "calls", "worker"},
 };
 static_assert(offsetof(ChannelLayout, header) == kParts[0].offset);
 static_assert(offsetof(ChannelLayout, slot) == kParts[1].offset);
@@ -50,7 +53,8 @@ static_assert(offsetof(ChannelLayout, declared) == kParts[3].offset);
 static_assert(offsetof(ChannelLayout, error) == kParts[4].offset);
 static_assert(offsetof(ChannelLayout, ring) == kParts[5].offset);
 static_assert(offsetof(ChannelLayout, notices) == kParts[6].offset);
-static_assert(offsetof(ChannelLayout, reserved) == kParts[7].offset);
+static_assert(offsetof(ChannelLayout, times) == kParts[7].offset);
+static_assert(offsetof(ChannelLayout, calls) == kParts[8].offset);
 
 template <std::size_t N>
 using Words = std::array<std::atomic<std::uint64_t>, N>;
@@ -102,6 +106,21 @@ std::optional<std::string> read_notice(const ChannelNotice& notice, std::uint64_
   return printable(text);
 }
 
+// The last step of SplitMix64.
+std::uint64_t mixed(std::uint64_t bits) noexcept {
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+  return bits ^ (bits >> 31);
+}
+
+constexpr std::array kTimes = {&StepTimes::steps,
+                               &StepTimes::total_ns,
+                               &StepTimes::input_ns,
+                               &StepTimes::communication_ns,
+                               &StepTimes::io_ns,
+                               &StepTimes::wait_ns};
+static_assert(sizeof(StepTimes) == sizeof(std::uint64_t) * kTimes.size());
+
 }  // namespace
 
 std::span<const ChannelPart> channel_parts() {
@@ -137,6 +156,26 @@ void write_notice(ChannelLayout& page, std::string_view text, std::uint64_t now_
   page.ring.written.store(number + 1, std::memory_order_release);
 }
 
+void write_times(ChannelTimes& record, const StepTimes& times) noexcept {
+  const std::uint64_t sequence = record.sequence.load(std::memory_order_relaxed);
+  record.sequence.store(sequence + 1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kTimes.size(); ++i)
+    record.values[i].store(times.*kTimes[i], std::memory_order_release);
+  record.sequence.store(sequence + 2, std::memory_order_release);
+}
+
+void write_call(ChannelCalls& record, std::uint64_t hash, std::string_view text) noexcept {
+  const std::uint64_t sequence = record.sequence.load(std::memory_order_relaxed);
+  const std::uint64_t number = record.number.load(std::memory_order_relaxed) + 1;
+  const std::uint64_t before =
+      record.hashes[(number - 1) % kChannelCallHashes].load(std::memory_order_relaxed);
+  record.sequence.store(sequence + 1, std::memory_order_relaxed);
+  record.number.store(number, std::memory_order_release);
+  record.hashes[number % kChannelCallHashes].store(mixed(before + hash), std::memory_order_release);
+  record.length.store(store_text(record.text, text), std::memory_order_release);
+  record.sequence.store(sequence + 2, std::memory_order_release);
+}
+
 std::optional<HeartbeatSample> read_heartbeat(const ChannelSlot& slot) {
   HeartbeatSample sample;
   const bool is_whole = read_quietly(slot.sequence, [&](std::uint64_t sequence) {
@@ -169,6 +208,36 @@ Result<std::optional<WorkerError>> read_error(const ChannelError& record) {
   }
   error.text = printable(error.text);
   return std::optional<WorkerError>(std::move(error));
+}
+
+std::optional<StepTimes> read_times(const ChannelTimes& record) {
+  StepTimes times;
+  const bool is_whole = read_quietly(record.sequence, [&](std::uint64_t) {
+    for (std::size_t i = 0; i < kTimes.size(); ++i)
+      times.*kTimes[i] = record.values[i].load(std::memory_order_acquire);
+  });
+  if (!is_whole) return std::nullopt;
+  return times;
+}
+
+std::optional<RankCalls> read_calls(const ChannelCalls& record) {
+  constexpr std::uint64_t kCapacity = kChannelCallWords * sizeof(std::uint64_t);
+  RankCalls calls;
+  const bool is_whole = read_quietly(record.sequence, [&](std::uint64_t) {
+    calls.number = record.number.load(std::memory_order_acquire);
+    const std::uint64_t known = std::min<std::uint64_t>(calls.number, kChannelCallHashes);
+    calls.hashes.clear();
+    for (std::uint64_t i = 0; i < known; ++i) {
+      calls.hashes.push_back(
+          record.hashes[(calls.number - i) % kChannelCallHashes].load(std::memory_order_acquire));
+    }
+    const std::uint64_t length = record.length.load(std::memory_order_acquire);
+    calls.text = load_text(record.text, static_cast<std::size_t>(std::min(length, kCapacity)));
+  });
+  if (!is_whole) return std::nullopt;
+  calls.text = printable(calls.text);
+  std::replace(calls.text.begin(), calls.text.end(), '\n', ' ');
+  return calls;
 }
 
 NoticesRead read_notices(const ChannelLayout& page, std::uint64_t first) {

@@ -257,6 +257,12 @@ constexpr EnvVariable kVariables[] = {
      "libaccel, accelerate",
      "true/false",
      "True fetches ahead whatever FSDP_BACKWARD_PREFETCH says."},
+    {"ACCEL_STEP_TIMES",
+     "the user",
+     "libaccel",
+     "`1`, or not set",
+     "Measure where the time of steps goes; the report of accel-launch tells it of each rank: "
+     "`docs/profiling.md`."},
     {"ACCEL_FSDP_MAX_LIVE_BYTES",
      "accel-launch with `--fsdp_max_live_bytes`, the user",
      "libaccel",

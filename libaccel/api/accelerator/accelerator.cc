@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <accel/accelerator.h>
+#include <accel/detail/step_span.h>
 #include <accel/error.h>
 #include <accel/saved_object.h>
 
@@ -227,22 +228,26 @@ RemovableHandle Accelerator::register_load_state_pre_hook(LoadStateHook hook) {
 
 CheckpointInfo Accelerator::save_state(const std::filesystem::path& folder,
                                        const SaveStateOptions& options) {
+  const detail::StepSpan span(detail::StepPart::kIo);
   impl_->trackers.flush();
   return impl_->checkpointing.save(folder, options);
 }
 
 void Accelerator::async_save_state(const std::filesystem::path& folder,
                                    const SaveStateOptions& options) {
+  const detail::StepSpan span(detail::StepPart::kIo);
   impl_->trackers.flush();
   impl_->checkpointing.begin_save(folder, options);
 }
 
 std::optional<CheckpointInfo> Accelerator::wait_for_save() {
+  const detail::StepSpan span(detail::StepPart::kIo);
   return impl_->checkpointing.finish_save();
 }
 
 CheckpointInfo Accelerator::load_state(const std::filesystem::path& folder,
                                        const LoadStateOptions& options) {
+  const detail::StepSpan span(detail::StepPart::kIo);
   return impl_->checkpointing.load(folder, options);
 }
 
@@ -259,14 +264,17 @@ void Accelerator::save(const c10::IValue& object, const std::filesystem::path& f
 }
 
 std::optional<CheckpointInfo> Accelerator::begin_run(RunStart start) {
+  const detail::StepSpan span(detail::StepPart::kIo);
   return impl_->checkpointing.begin_run(start);
 }
 
 bool Accelerator::save_state_in_memory() {
+  const detail::StepSpan span(detail::StepPart::kIo);
   return impl_->checkpointing.save_in_memory();
 }
 
 std::optional<CheckpointInfo> Accelerator::load_state_in_memory() {
+  const detail::StepSpan span(detail::StepPart::kIo);
   return impl_->checkpointing.load_in_memory();
 }
 
@@ -326,7 +334,11 @@ void Accelerator::end_training() {
   AcceleratorState& state = impl_->preparation.state;
   try {
     impl_->trackers.finish();
-    std::ignore = impl_->checkpointing.finish_save();
+    {
+      const detail::StepSpan span(detail::StepPart::kIo);
+      std::ignore = impl_->checkpointing.finish_save();
+    }
+    detail::publish_step_times(/*is_step=*/false);
     const bool is_on_several_nodes = state.local_num_processes() < state.num_processes();
     // Others may still fetch this rank's parameters: one that evaluates alone.
     if (is_on_several_nodes && !impl_->preparation.divided_models().empty())

@@ -13,6 +13,7 @@
 #include "libaccel/api/accelerator/preparation.h"
 #include "libaccel/api/accelerator/trackers.h"
 #include "libaccel/api/accelerator/training.h"
+#include "libaccel/engine/process/step_clock.h"
 #include "libaccel/engine/process/supervisor_link.h"
 
 namespace accel {
@@ -20,6 +21,7 @@ namespace accel {
 struct Accelerator::Impl {
   explicit Impl(const AcceleratorOptions& options)
       : preparation(read_deepspeed_options(options, process_env())) {
+    detail::start_step_clock(process_env());
     training.observe(heartbeat);
     if (!checkpointing.wants_boundaries()) return;
     training.observe(checkpointing);
@@ -28,7 +30,10 @@ struct Accelerator::Impl {
 
   // The supervisor learns that the job makes progress.
   struct Heartbeat final : detail::StepObserver {
-    void after_backward() override { detail::beat(); }
+    void after_backward() override {
+      detail::beat();
+      detail::publish_step_times(/*is_step=*/true);
+    }
   };
 
   detail::Preparation preparation;

@@ -89,6 +89,7 @@ void Checkpointing::set_up_preemption() {
 void Checkpointing::at_boundary() {
   if (preemption_ && preemption_->is_due(is_preemption_asked())) save_and_exit();
   if (project_.memory_checkpoint_every == 0) return;
+  const StepSpan span(StepPart::kIo);
   if (++steps_since_memory_ >= project_.memory_checkpoint_every) save_in_memory();
 }
 

@@ -102,6 +102,7 @@ StateView Accelerator::wrapped(const detail::ModelRuntime& model, StateView stat
 void Accelerator::save_weights(const detail::ModelRuntime& model,
                                const std::filesystem::path& folder,
                                const SaveModelOptions& options) const {
+  const detail::StepSpan span(detail::StepPart::kIo);
   const detail::FullParametersScope readable(
       impl_->preparation.divided_models(),
       detail::Access::kRead,

@@ -35,6 +35,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include <accel/detail/step_span.h>
+
 #include "libaccel/engine/collectives/node_link.h"
 #include "libaccel/engine/collectives/node_meeting.h"
 #include "libaccel/engine/collectives/reduced_numbers.h"
@@ -43,6 +45,7 @@
 #include "libaccel/engine/collectives/store_contact.h"
 #include "libaccel/engine/collectives/store_round.h"
 #include "libaccel/engine/collectives/two_level_group.h"
+#include "libaccel/engine/process/call_record.h"
 #include "libaccel/engine/process/gloo_backend.h"
 #include "libaccel/engine/process/sigpipe.h"
 #include "libaccel/engine/process/supervisor_link.h"
@@ -221,6 +224,7 @@ Work::~Work() = default;
 
 void Work::wait() {
   if (work_ == nullptr) return;
+  const detail::StepSpan span(detail::StepPart::kCommunication);
   translated(operation_, rank_, size_, [&] { work_->wait(); });
   if (at_end_) at_end_();
 }
@@ -329,6 +333,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::part(const std::vector<int>& ranks) 
   identity.use_agent_store = true;  // nobody hosts it for this group alone
   std::shared_ptr<ProcessGroup> part(new ProcessGroup(identity, options_));
   part->names_ = ranks;
+  part->is_part_ = true;
   if (ranks.size() == 1) {
     part->store_ = store_;
     part->take_memory(kShm, node_ && node_->world_size() == 1 ? node_ : group_of_one());
@@ -387,13 +392,18 @@ void ProcessGroup::take_backend(const char* name,
   backend_ = name;
 }
 
+void ProcessGroup::record(const Call& call) const noexcept {
+  if (!is_part_ && size() > 1)
+    detail::record_call(call.kind, call.operation, call.elements, call.type);
+}
+
 template <typename F>
-Work ProcessGroup::begin(std::string_view operation,
-                         F&& start,
-                         std::function<void()> at_end) const {
+Work ProcessGroup::begin(const Call& call, F&& start, std::function<void()> at_end) const {
+  record(call);
+  const detail::StepSpan span(detail::StepPart::kCommunication);
   Work work;
-  translated(operation, rank(), size(), [&] { work.work_ = start(); });
-  work.operation_ = operation;
+  translated(call.operation, rank(), size(), [&] { work.work_ = start(); });
+  work.operation_ = call.operation;
   work.rank_ = rank();
   work.size_ = size();
   work.at_end_ = std::move(at_end);
@@ -409,7 +419,9 @@ at::Tensor ProcessGroup::all_gather(const at::Tensor& input, std::string_view op
   for (int rank = 0; rank < size(); ++rank)
     outputs[0].push_back(as_bytes(gathered.select(0, rank)));
   std::vector<at::Tensor> inputs{as_bytes(input.detach())};
-  begin(operation, [&] { return group_->allgather(outputs, inputs); }).wait();
+  begin({"all_gather", operation, input.numel(), input.scalar_type()}, [&] {
+    return group_->allgather(outputs, inputs);
+  }).wait();
   return gathered;
 }
 
@@ -427,7 +439,12 @@ Work ProcessGroup::begin_all_reduce(at::Tensor& values,
     if (!sum.is_same(target)) target.copy_(sum);
   };
   return begin(
-      operation, [&] { return group_->allreduce(tensors, options); }, at_end);
+      {reduction == Reduction::kMax ? "all_reduce max" : "all_reduce sum",
+       operation,
+       values.numel(),
+       values.scalar_type()},
+      [&] { return group_->allreduce(tensors, options); },
+      at_end);
 }
 
 void ProcessGroup::all_to_all_rows(at::Tensor& output,
@@ -447,6 +464,8 @@ bool ProcessGroup::all_reduce_pieces(std::span<const shm::Piece> pieces,
                                      double factor,
                                      std::string_view operation) {
   if (memory_ == nullptr) return false;
+  record({"all_reduce pieces", operation, std::ssize(pieces), dtype});
+  const detail::StepSpan span(detail::StepPart::kCommunication);
   bool is_done = false;
   translated(operation, rank(), size(), [&] {
     is_done = or_throw(memory_->all_reduce_pieces(pieces, data_type_of(dtype), factor));
@@ -459,6 +478,8 @@ bool ProcessGroup::reduce_scatter_pieces(at::Tensor& output,
                                          double factor,
                                          std::string_view operation) {
   if (memory_ == nullptr) return false;
+  record({"reduce_scatter pieces", operation, output.numel(), output.scalar_type()});
+  const detail::StepSpan span(detail::StepPart::kCommunication);
   bool is_done = false;
   translated(operation, rank(), size(), [&] {
     is_done = or_throw(memory_->reduce_scatter_pieces(pieces,
@@ -483,7 +504,9 @@ void ProcessGroup::broadcast_(at::Tensor& values, int from_process, std::string_
   std::vector<at::Tensor> tensors{as_bytes(whole)};
   c10d::BroadcastOptions options;
   options.rootRank = from_process;
-  begin(operation, [&] { return group_->broadcast(tensors, options); }).wait();
+  begin({"broadcast", operation, values.numel(), values.scalar_type()}, [&] {
+    return group_->broadcast(tensors, options);
+  }).wait();
   if (!whole.is_same(target)) target.copy_(whole);
 }
 
@@ -501,18 +524,21 @@ Work ProcessGroup::begin_all_gather_into(at::Tensor& output,
                                          std::string_view operation) {
   if (input.numel() == 0) return {};
   at::Tensor from = input;
-  return begin(operation, [&] { return group_->_allgather_base(output, from); });
+  return begin({"all_gather", operation, input.numel(), input.scalar_type()},
+               [&] { return group_->_allgather_base(output, from); });
 }
 
 Work ProcessGroup::begin_reduce_scatter(at::Tensor& output,
                                         at::Tensor& input,
                                         std::string_view operation) {
   if (output.numel() == 0) return {};
-  return begin(operation, [&] { return group_->_reduce_scatter_base(output, input); });
+  return begin({"reduce_scatter", operation, output.numel(), output.scalar_type()},
+               [&] { return group_->_reduce_scatter_base(output, input); });
 }
 
 void ProcessGroup::barrier(std::string_view operation) {
-  begin(operation, [&] { return group_->barrier(); }).wait();
+  const detail::StepSpan span(detail::StepPart::kWait);
+  begin({"barrier", operation}, [&] { return group_->barrier(); }).wait();
 }
 
 }  // namespace accel

@@ -165,9 +165,18 @@ class ProcessGroup {
                     const c10::intrusive_ptr<c10d::Backend>& backend);
   void take_memory(const char* name, std::shared_ptr<shm::ByteGroup> memory);
   void take_layout(NodeLayout layout, const std::shared_ptr<shm::ShmGroup>& node);
+  // A collective: what all ranks must bring alike, and for what.
+  struct Call {
+    std::string_view kind;
+    std::string_view operation;
+    std::int64_t elements = 0;
+    std::optional<at::ScalarType> type = std::nullopt;
+  };
+  // Tells the supervisor of it, unless it is one of a part alone.
+  void record(const Call& call) const noexcept;
   // Calls start(), which returns a c10d::Work.
   template <typename F>
-  Work begin(std::string_view operation, F&& start, std::function<void()> at_end = {}) const;
+  Work begin(const Call& call, F&& start, std::function<void()> at_end = {}) const;
 
   WorkerIdentity identity_;  // its ranks are this group's
   InitProcessGroupKwargs options_;
@@ -183,6 +192,7 @@ class ProcessGroup {
   std::shared_ptr<shm::ShmGroup> node_;
   std::shared_ptr<NodeLink> link_;
   int num_parts_ = 0;
+  bool is_part_ = false;
 };
 
 // Turns what c10d or Gloo threw into kPeerLost, kStoreTimeout, kStoreUnreachable or kProcessGroup.

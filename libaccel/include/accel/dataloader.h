@@ -34,6 +34,7 @@
 #include <accel/detail/batch_reader.h>
 #include <accel/detail/batch_stream.h>
 #include <accel/detail/dataloader_base.h>
+#include <accel/detail/step_span.h>
 
 namespace accel {
 
@@ -58,9 +59,12 @@ class LoaderOf : public DataLoaderBase {
    public:
     Pass(std::shared_ptr<LoaderOf> loader, std::int64_t skip_batches)
         : loader_(std::move(loader)), start_(loader_->begin_pass(skip_batches)), active_{*this} {
-      if (loader_->reader()->begin_epoch) loader_->reader()->begin_epoch(start_.epoch);
-      stream_ = loader_->open_stream(start_);
-      ahead_ = stream_->next();
+      {
+        const StepSpan span(StepPart::kInput);
+        if (loader_->reader()->begin_epoch) loader_->reader()->begin_epoch(start_.epoch);
+        stream_ = loader_->open_stream(start_);
+        ahead_ = stream_->next();
+      }
       advance();
     }
     Pass(const Pass&) = delete;
@@ -78,6 +82,7 @@ class LoaderOf : public DataLoaderBase {
         loader_->end_pass(start_.number, /*read_to_end=*/true);
         return;
       }
+      const StepSpan span(StepPart::kInput);
       Batch batch = *std::move(ahead_);
       const LoaderPlan& plan = loader_->plan();
       if (plan.pin_memory) batch = accel::pin_memory(batch);

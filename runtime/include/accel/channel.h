@@ -7,7 +7,7 @@
 //
 // Threads:  heartbeat() from one thread at a time; everything else from any. What uses the socket
 //           (get_shared(), drop_shared(), commit(), report(), bye()) takes turns.
-// Cost:     heartbeat() 10 to 20 ns, requests() 1 to 3 ns; no system call in either. Two
+// Cost:     heartbeat(), step_times() and collective() 10 to 20 ns, requests() 1 to 3 ns; no system call in any. Two
 //           descriptors and 8 KiB of shared memory.
 // Source:   docs/worker_channel.md; tests/unit/supervisor/channel_server_test.cc.
 #pragma once
@@ -70,6 +70,18 @@ struct Heartbeat {
   WorkerPhase phase = WorkerPhase::kUnknown;
 };
 
+// Where the time of the thread that trains went, since the first beat: computing is what is left of the total.
+struct StepTimes {
+  std::uint64_t steps = 0;
+  std::uint64_t total_ns = 0;
+  std::uint64_t input_ns = 0;          // waiting for the next batch
+  std::uint64_t communication_ns = 0;  // waiting for other ranks in a collective
+  std::uint64_t io_ns = 0;             // checkpoints and weights
+  std::uint64_t wait_ns = 0;           // barriers
+
+  friend bool operator==(const StepTimes&, const StepTimes&) = default;
+};
+
 // A named piece of memory that the workers of one generation on this node share. Unmapped and
 // closed with the object; the supervisor's copy lives until the generation ends.
 class ACCEL_EXPORT SharedMemory {
@@ -109,6 +121,13 @@ class ACCEL_EXPORT WorkerChannel {
   ~WorkerChannel();
 
   void heartbeat(const Heartbeat& beat) noexcept;
+
+  // Where the time went until now. From the thread that beats.
+  void step_times(const StepTimes& times) noexcept;
+
+  // A collective call begins. `hash`: of everything that all ranks must call alike; `text`: the same for people, of which the first
+  // 56 bytes are kept. From one thread at a time.
+  void collective(std::uint64_t hash, std::string_view text) noexcept;
 
   // What makes this worker fail; the supervisor's report shows it. The last call wins; at most
   // 3,816 bytes are kept. Async-signal-safe as long as no other thread is inside it.

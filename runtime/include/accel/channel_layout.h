@@ -12,7 +12,8 @@
 //      256   3840  error      worker      the last error, under a sequence lock
 //     4096     64  ring       worker      how many notices were ever written
 //     4160   3840  notices    worker      the last 15 of them, 256 bytes each
-//     8000    192  reserved   -           zero
+//     8000     64  times      worker      where the time of its steps went, under a sequence lock
+//     8064    128  calls      worker      its collective calls, under a sequence lock
 //
 // A sequence lock: the writer makes `sequence` odd, writes, makes it even again; a reader that saw
 // an odd one, or another one afterwards, reads again. Every field is an atomic of its natural size,
@@ -93,6 +94,22 @@ struct alignas(64) ChannelRing {
   std::atomic<std::uint64_t> written;  // notices ever written; number n lies in n % kChannelNotices
 };
 
+struct alignas(64) ChannelTimes {
+  std::atomic<std::uint64_t> sequence;
+  std::array<std::atomic<std::uint64_t>, 6> values;  // the members of StepTimes, in their order
+};
+
+// The rolling hash h(n) = mix(h(n - 1) + hash of call n), h(0) = 0, tells whether ranks made the same calls up to number n.
+inline constexpr std::size_t kChannelCallHashes = 6;
+inline constexpr std::size_t kChannelCallWords = 7;  // 56 bytes of text
+struct alignas(64) ChannelCalls {
+  std::atomic<std::uint64_t> sequence;
+  std::atomic<std::uint64_t> number;                                  // of the last call, from 1
+  std::atomic<std::uint64_t> length;                                  // of its text, in bytes
+  std::array<std::atomic<std::uint64_t>, kChannelCallHashes> hashes;  // h(n) lies in n mod 6
+  std::array<std::atomic<std::uint64_t>, kChannelCallWords> text;
+};
+
 inline constexpr std::size_t kChannelNotices = 15;
 struct ChannelLayout {
   ChannelHeader header;
@@ -102,7 +119,8 @@ struct ChannelLayout {
   ChannelError error;
   ChannelRing ring;
   std::array<ChannelNotice, kChannelNotices> notices;
-  std::array<std::uint64_t, 24> reserved;
+  ChannelTimes times;
+  ChannelCalls calls;
 };
 
 // One row of the table above.
@@ -120,6 +138,9 @@ void write_heartbeat(ChannelSlot& slot, const Heartbeat& beat, std::uint64_t now
 // What does not fit is cut off.
 void write_error(ChannelError& record, std::string_view text, std::uint64_t now_ns) noexcept;
 void write_notice(ChannelLayout& page, std::string_view text, std::uint64_t now_ns) noexcept;
+void write_times(ChannelTimes& record, const StepTimes& times) noexcept;
+// hash: of this call alone.
+void write_call(ChannelCalls& record, std::uint64_t hash, std::string_view text) noexcept;
 
 // ---- the supervisor's side: works on copies, whatever the bytes are ----
 
@@ -140,6 +161,19 @@ struct WorkerError {
 // std::nullopt when there is none, or a worker that died while it wrote left it half written.
 // Errors  kChannelCorrupt: the bytes cannot be an error record.
 [[nodiscard]] Result<std::optional<WorkerError>> read_error(const ChannelError& record);
+
+// std::nullopt when there are none, and as read_heartbeat().
+[[nodiscard]] std::optional<StepTimes> read_times(const ChannelTimes& record);
+
+// What a rank called last. hashes[i] is that up to call number - i, as far as there are calls.
+struct RankCalls {
+  int global_rank = 0;
+  std::uint64_t number = 0;
+  std::vector<std::uint64_t> hashes;
+  std::string text;  // of the last call; printable, one line
+};
+// std::nullopt when there are none, and as read_heartbeat(); the rank is the caller's to fill in.
+[[nodiscard]] std::optional<RankCalls> read_calls(const ChannelCalls& record);
 
 // The notices from number `first` on, printable, and the number to go on with. Those that were
 // overwritten before they were read, or whose bytes make no sense, are left out.

@@ -7,6 +7,7 @@
 
 #include "runtime/supervisor/kernel/thread_stacks.h"
 #include "runtime/supervisor/shim/supervisor_impl.h"
+#include "runtime/supervisor/watch/call_comparison.h"
 #include "runtime/text/seconds_text.h"
 
 namespace accel::supervisor {
@@ -75,6 +76,8 @@ void Supervisor::Impl::begin_hang(const Hang& hang) {
        seconds_text(hang.silent_for) + " (limit " + seconds_text(hang.limit) + "), at step " +
        std::to_string(hang.step) + "; " + std::to_string(hang.silent_ranks.size()) + " of " +
        std::to_string(group_.num_alive()) + " ranks are silent");
+  call_difference_ = call_difference(services_.calls()).value_or("");
+  if (!call_difference_.empty()) tell(call_difference_);
   write_all_stacks();
   set_timer(clock_.now() + spec_.hang.dump_wait, &Impl::stop_after_hang);
 }
@@ -93,7 +96,8 @@ void Supervisor::Impl::stop_after_hang() {
   if (state_ != State::kRunning) return;
   record_.note_hang(hang_->global_rank,
                     "no progress for " + seconds_text(hang_->silent_for) + " after step " +
-                        std::to_string(hang_->step) + ", limit " + seconds_text(hang_->limit));
+                        std::to_string(hang_->step) + ", limit " + seconds_text(hang_->limit) +
+                        (call_difference_.empty() ? "" : "; " + call_difference_));
   stop_after_failure();
 }
 

@@ -171,6 +171,7 @@ void Supervisor::Impl::await_tail(int local_rank) {
     record_.complete(local_rank, [this](WorkerExit& exit) {
       services_.fill_in_texts(exit);
       services_.pass_on_notices(exit.global_rank);
+      services_.tell_step_times(exit.global_rank);
     });
     if (state_ == State::kDraining) conclude();
   });

@@ -244,7 +244,8 @@ class Supervisor::Impl {
   WorkerServices services_;
   boost::asio::steady_timer hang_timer_;
   HangClock hang_clock_;
-  std::optional<Hang> hang_;  // of the current generation
+  std::optional<Hang> hang_;     // of the current generation
+  std::string call_difference_;  // at that hang; empty: none was seen
   bool is_suspended_ = false;
   boost::asio::steady_timer lease_timer_;
   LeaseClock lease_;

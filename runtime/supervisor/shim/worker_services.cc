@@ -7,6 +7,7 @@
 
 #include <boost/asio/post.hpp>
 
+#include "runtime/supervisor/watch/step_report.h"
 #include "runtime/system.h"
 
 namespace accel::supervisor {
@@ -221,6 +222,20 @@ void WorkerServices::write_stacks(int local_rank, const std::string& stacks) {
 
 std::optional<HeartbeatSample> WorkerServices::heartbeat(int global_rank) const {
   return channels_.heartbeat(global_rank);
+}
+
+std::vector<RankCalls> WorkerServices::calls() const {
+  std::vector<RankCalls> known;
+  for (const WorkerSpec& worker : spec_.workers) {
+    if (auto calls = channels_.calls(worker.global_rank)) known.push_back(*std::move(calls));
+  }
+  return known;
+}
+
+void WorkerServices::tell_step_times(int global_rank) {
+  const auto times = channels_.step_times(global_rank);
+  if (!times) return;
+  options_.notice("rank " + std::to_string(global_rank) + ": " + step_times_text(*times));
 }
 
 bool WorkerServices::made_progress() const {

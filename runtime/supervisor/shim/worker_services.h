@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -100,6 +101,12 @@ class WorkerServices {
 
   // What the worker reported last about its progress.
   [[nodiscard]] std::optional<HeartbeatSample> heartbeat(int global_rank) const;
+
+  // The collective calls of those workers of this node that have told of any, in the order of ranks.
+  [[nodiscard]] std::vector<RankCalls> calls() const;
+
+  // Tells where the time of the worker's steps went, if it has measured it.
+  void tell_step_times(int global_rank);
 
   // Whether a worker of this generation reported that it got on.
   [[nodiscard]] bool made_progress() const;

@@ -426,6 +426,19 @@ std::optional<HeartbeatSample> ChannelServer::heartbeat(int global_rank) const {
   return channel == nullptr ? std::nullopt : read_heartbeat(channel->page->slot);
 }
 
+std::optional<StepTimes> ChannelServer::step_times(int global_rank) const {
+  const Channel* channel = impl_->find(global_rank);
+  return channel == nullptr ? std::nullopt : read_times(channel->page->times);
+}
+
+std::optional<RankCalls> ChannelServer::calls(int global_rank) const {
+  const Channel* channel = impl_->find(global_rank);
+  if (channel == nullptr) return std::nullopt;
+  std::optional<RankCalls> calls = read_calls(channel->page->calls);
+  if (calls) calls->global_rank = global_rank;
+  return calls;
+}
+
 Result<std::optional<WorkerError>> ChannelServer::last_error(int global_rank) const {
   const Channel* channel = impl_->find(global_rank);
   if (channel == nullptr) return std::optional<WorkerError>();

@@ -82,6 +82,10 @@ class ChannelServer {
   // tried.
   [[nodiscard]] std::optional<HeartbeatSample> heartbeat(int global_rank) const;
 
+  // std::nullopt as heartbeat().
+  [[nodiscard]] std::optional<StepTimes> step_times(int global_rank) const;
+  [[nodiscard]] std::optional<RankCalls> calls(int global_rank) const;
+
   // What the worker said last about its own failure; also after its death, until close() or open().
   // Errors  kChannelCorrupt: what is there cannot be an error record.
   [[nodiscard]] Result<std::optional<WorkerError>> last_error(int global_rank) const;

@@ -55,6 +55,27 @@ def newest_checkpoint_is_in_the_report():
         assert re.search(rf"checkpoint +{folder}/checkpoints/checkpoint_1 \(step 2\)", done.stderr), text
 
 
+def a_hang_names_the_rank_that_called_something_else():
+    done = subprocess.run([*LAUNCH, "--hang_timeout", "2", WORKER, "part", "other"], capture_output=True, text=True, timeout=60)
+    text = done.stdout + done.stderr
+    assert done.returncode == 124, (done.returncode, text)
+    assert re.search(r"rank 1 differs from the others at collective call (\d+): all_reduce max 2 Long \(gather\) in place of "
+                     r"barrier \(wait_for_everyone\) of rank 0", text[text.rindex("error ["):]), text
+
+
+def the_report_tells_where_the_time_of_steps_went():
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([*LAUNCH, WORKER, "save", folder], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "ACCEL_STEP_TIMES": "1"})
+    for rank in range(2):
+        found = re.search(rf"^accel-launch: rank {rank}: 1 steps of [\d.]+ ms: compute ([\d.]+) %, exposed communication ([\d.]+) %, "
+                          r"input ([\d.]+) %, I/O ([\d.]+) %, wait ([\d.]+) %$", done.stderr, re.MULTILINE)
+        assert found, done.stderr
+        shares = [float(share) for share in found.groups()]
+        assert abs(sum(shares) - 100) < 0.5, shares  # each is rounded to 0.1
+        assert shares[3] > 0, shares  # the first save lies between the two backwards
+
+
 def memory_lines(text):
     return [line.split()[1:] for line in text.splitlines() if line.startswith("memory ")]
 
@@ -100,6 +121,8 @@ def main():
     ranks_without_a_supervisor_share_rank_zeros_memory()
     uncaught_error_is_in_the_report()
     every_thread_writes_its_stack()
+    a_hang_names_the_rank_that_called_something_else()
+    the_report_tells_where_the_time_of_steps_went()
 
 
 if __name__ == "__main__":

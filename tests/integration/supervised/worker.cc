@@ -3,6 +3,7 @@
 //   throw           ends with an uncaught error on rank 1
 //   sleep           waits until it is stopped
 //   save FOLDER     saves two checkpoints, then fails on rank 1
+//   part HOW        after three steps on rank 1 calls something else than rank 0 ("other"), or nothing ("none")
 //   memory          says what its group stands on; in the first generation rank 1 is then killed
 #include <chrono>
 #include <csignal>
@@ -32,6 +33,16 @@ void save_twice(const char* folder) {
   accelerator.wait_for_everyone();  // rank 0 has printed before rank 1 fails
 }
 
+// Through Gloo, which waits for ranks that call different things.
+void part(bool calls_other) {
+  accel::Accelerator accelerator(
+      {.cpu = true, .init_process_group = {.backend = calls_other ? "gloo" : ""}});
+  for (int step = 0; step < 3; ++step)
+    accelerator.backward(at::ones({1}).set_requires_grad(true).sum());
+  if (accelerator.process_index() == 0) accelerator.wait_for_everyone();
+  if (calls_other) (void)accelerator.gather(at::ones({3}));
+}
+
 // "memory <rank> <generation> <backend> <whose memory is mapped> <its inode>", for each piece.
 void print_memory(const accel::PartialState& state) {
   std::ifstream maps("/proc/self/maps");
@@ -55,6 +66,10 @@ void print_memory(const accel::PartialState& state) {
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "part") {
+    part(argv[2] == std::string_view("other"));
+    std::this_thread::sleep_for(std::chrono::minutes(2));
+  }
   accel::PartialState state;
   std::printf("ready %d\n", state.process_index());
   std::fflush(stdout);

@@ -56,6 +56,40 @@ TEST_F(ChannelLayoutTest, AReaderNeverSeesHalfAHeartbeat) {
   }
 }
 
+TEST_F(ChannelLayoutTest, TimesComeBackAsTheyWereWritten) {
+  EXPECT_FALSE(read_times(page_->times));
+  const StepTimes times = {
+      .steps = 1, .total_ns = 2, .input_ns = 3, .communication_ns = 4, .io_ns = 5, .wait_ns = 6};
+
+  write_times(page_->times, {});
+  write_times(page_->times, times);
+
+  EXPECT_EQ(read_times(page_->times), times);
+}
+
+TEST_F(ChannelLayoutTest, CallsAreKnownByTheirHashesUpToTheLastSix) {
+  EXPECT_FALSE(read_calls(page_->calls));
+  for (std::uint64_t call = 1; call <= 3; ++call) write_call(page_->calls, call, "a call");
+  const auto three = read_calls(page_->calls);
+  for (std::uint64_t call = 4; call <= 8; ++call) write_call(page_->calls, call, "the\nlast");
+  const auto eight = read_calls(page_->calls);
+
+  ASSERT_TRUE(three && eight);
+  EXPECT_EQ(three->number, 3u);
+  EXPECT_EQ(three->hashes.size(), 3u);
+  EXPECT_EQ(eight->number, 8u);
+  ASSERT_EQ(eight->hashes.size(), 6u);
+  EXPECT_EQ(eight->hashes[5], three->hashes[0]);  // up to call 3
+  EXPECT_EQ(eight->text.find('\n'), std::string::npos);
+}
+
+TEST_F(ChannelLayoutTest, LengthsOfCallsThatLieAreCutOff) {
+  write_call(page_->calls, 1, "x");
+  page_->calls.length.store(~std::uint64_t{0});
+
+  EXPECT_LE(read_calls(page_->calls)->text.size(), 4 * kChannelCallWords * 8);
+}
+
 TEST_F(ChannelLayoutTest, TheLastErrorWins) {
   write_error(page_->error, "a long first error that is replaced", 1);
   write_error(page_->error, "second", 2);
