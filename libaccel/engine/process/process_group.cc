@@ -464,7 +464,9 @@ bool ProcessGroup::all_reduce_pieces(std::span<const shm::Piece> pieces,
                                      double factor,
                                      std::string_view operation) {
   if (memory_ == nullptr) return false;
-  record({"all_reduce pieces", operation, std::ssize(pieces), dtype});
+  std::int64_t elements = 0;
+  for (const shm::Piece& piece : pieces) elements += static_cast<std::int64_t>(piece.count);
+  record({"all_reduce pieces", operation, elements, dtype});
   const detail::StepSpan span(detail::StepPart::kCommunication);
   bool is_done = false;
   translated(operation, rank(), size(), [&] {
