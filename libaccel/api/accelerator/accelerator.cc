@@ -35,6 +35,30 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
   return impl_->preparation.add_optimizer(std::move(optimizer));
 }
 
+AcceleratedOptimizer Accelerator::prepare_optimizer(const DummyOptim& optimizer) {
+  return impl_->preparation.add_optimizer(optimizer);
+}
+
+AcceleratedScheduler Accelerator::add_scheduler(const DummyScheduler& scheduler) {
+  return impl_->preparation.add_scheduler(scheduler);
+}
+
+void Accelerator::select_deepspeed_plugin(const std::string& name) {
+  impl_->preparation.select_deepspeed_plugin(name);
+}
+
+const DeepSpeedPlugin& Accelerator::get_deepspeed_plugin(const std::string& name) const {
+  return impl_->preparation.deepspeed_plugin(name);
+}
+
+const DeepSpeedPlugin& Accelerator::deepspeed_plugin() const {
+  return impl_->preparation.deepspeed_plugin();
+}
+
+std::string Accelerator::deepspeed_config() const {
+  return impl_->preparation.deepspeed_config(gradient_state().num_steps());
+}
+
 AcceleratedScheduler Accelerator::add_scheduler(std::shared_ptr<Scheduler> scheduler) {
   return impl_->preparation.add_scheduler(std::move(scheduler));
 }

@@ -19,8 +19,7 @@
 namespace accel {
 
 struct Accelerator::Impl {
-  explicit Impl(const AcceleratorOptions& options)
-      : preparation(read_deepspeed_options(options, process_env())) {
+  explicit Impl(const AcceleratorOptions& options) : preparation(options) {
     detail::start_step_clock(process_env());
     training.observe(heartbeat);
     if (!checkpointing.wants_boundaries()) return;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <torch/nn/module.h>
@@ -25,6 +26,7 @@
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/whole_gradient_model.h"
 #include "libaccel/engine/sharding/widened_parameters.h"
+#include "runtime/text/number_text.h"
 #include "runtime/unserved_variables.h"
 
 namespace accel::detail {
@@ -42,6 +44,33 @@ std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& op
   }
   if (!options.fsdp_plugin && !sharding::environment_wants_fsdp(env)) return std::nullopt;
   return sharding::resolve(options.fsdp_plugin.value_or(FullyShardedDataParallelPlugin{}), env);
+}
+
+int accumulation_steps_from_env(int fallback) {
+  constexpr std::string_view kName = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  const std::optional<std::string> text = process_env()(kName);
+  if (!text || text->empty()) return fallback;
+  const std::optional<int> steps = number_of<int>(*text);
+  if (!steps || *steps < 1) {
+    throw Error(ErrorCode::kEnvInvalid,
+                std::string(kName) + " is '" + *text + "', expected a whole number of at least 1");
+  }
+  return *steps;
+}
+
+// What a plugin comes to without a file.
+std::string config_without_file(const sharding::FsdpSettings& settings) {
+  const int steps = accumulation_steps_from_env(0);
+  return sharding::config_of(settings, steps == 0 ? std::nullopt : std::optional(steps));
+}
+
+// Empty without DeepSpeed's stages.
+std::string config_to_print(const DeepSpeedOptions& read,
+                            const std::optional<sharding::FsdpSettings>& fsdp,
+                            PrecisionType precision) {
+  if (!fsdp || !wants_deepspeed(read.options, process_env())) return {};
+  return sharding::printed_config(read.config.empty() ? config_without_file(*fsdp) : read.config,
+                                  precision);
 }
 
 // What the program asks for, else what the state has that is there already.
@@ -84,8 +113,25 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 
 }  // namespace
 
-Preparation::Preparation(DeepSpeedOptions read)
-    : options(std::move(read.options)),
+GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options) {
+  if (options.gradient_accumulation_plugin) {
+    if (options.gradient_accumulation_steps != 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "both gradient_accumulation_steps and gradient_accumulation_plugin are set",
+                  "set num_steps in the plugin, or leave the plugin out");
+    }
+    return *options.gradient_accumulation_plugin;
+  }
+  // Only a plugin asks for adjust_scheduler; with the number alone the peer's schedules stand still.
+  return {.num_steps = accumulation_steps_from_env(options.gradient_accumulation_steps),
+          .adjust_scheduler = false};
+}
+
+Preparation::Preparation(const AcceleratorOptions& given)
+    : Preparation(given, read_deepspeed_options(given, process_env())) {}
+
+Preparation::Preparation(const AcceleratorOptions& given, DeepSpeedOptions read)
+    : options(read.options),
       is_reproducible(wants_reproducible(options)),
       fsdp(fsdp_settings(options)),
       recipe(make_recipe(precision_settings(options, fsdp, std::move(read.precision)))),
@@ -93,7 +139,12 @@ Preparation::Preparation(DeepSpeedOptions read)
              .cpu = options.cpu,
              .use_fsdp = fsdp.has_value(),
              .use_deepspeed = wants_deepspeed(options, process_env()),
-             .init_process_group = options.init_process_group}) {
+             .ds_config = config_to_print(read, fsdp, recipe.mixed_precision),
+             .init_process_group = options.init_process_group}),
+      deepspeed_(given, read, fsdp ? config_without_file(*fsdp) : "") {
+  if (!read.config.empty())
+    sharding::check_batch_sizes(
+        read.config, std::nullopt, accumulation_plugin(options).num_steps, state.num_processes());
   for (const std::string& notice : check_unserved_variables(process_env()))
     logger.warning_once(notice);
   sharding::set_loads_on_main_only(fsdp);
@@ -215,6 +266,16 @@ AcceleratedOptimizer Preparation::add_optimizer(
   for (const AcceleratedOptimizer& known : optimizers) {
     if (&known.optimizer() == optimizer.get()) return known;
   }
+  deepspeed_.refuse_optimizer_of_program();
+  return keep_optimizer(std::move(optimizer));
+}
+
+AcceleratedOptimizer Preparation::add_optimizer(const DummyOptim& dummy) {
+  return keep_optimizer(deepspeed_.make_optimizer(dummy));
+}
+
+AcceleratedOptimizer Preparation::keep_optimizer(
+    std::shared_ptr<torch::optim::Optimizer> optimizer) {
   optimizers.emplace_back(std::move(optimizer), scaler);
   sharded_optimizers_.emplace_back();
   if (fsdp && fsdp->gradient_clipping) optimizers.back().set_clipping(*fsdp->gradient_clipping);
@@ -240,12 +301,27 @@ AcceleratedScheduler Preparation::add_scheduler(std::shared_ptr<Scheduler> sched
   for (const AcceleratedScheduler& known : schedulers) {
     if (&known.scheduler() == scheduler.get()) return known;
   }
+  deepspeed_.refuse_scheduler_of_program();
+  // A step of reproducible training is one, whatever the number of ranks.
+  return keep_scheduler(std::move(scheduler),
+                        options.dataloader_config.split_batches || is_reproducible);
+}
+
+// It steps once for each step of the optimizer, as DeepSpeed's engine does.
+AcceleratedScheduler Preparation::add_scheduler(const DummyScheduler& dummy) {
+  const int sharing = options.dataloader_config.split_batches ? 1 : state.num_processes();
+  return keep_scheduler(
+      deepspeed_.make_scheduler(
+          dummy, optimizers.empty() ? nullptr : &optimizers.back().optimizer(), sharing),
+      /*split_batches=*/true);
+}
+
+AcceleratedScheduler Preparation::keep_scheduler(std::shared_ptr<Scheduler> scheduler,
+                                                 bool split_batches) {
   schedulers.emplace_back(
       std::move(scheduler),
       std::vector<AcceleratedOptimizer>{},
-      AcceleratedSchedulerOptions{options.step_scheduler_with_optimizer,
-                                  // A step is one, whatever the number of ranks.
-                                  options.dataloader_config.split_batches || is_reproducible});
+      AcceleratedSchedulerOptions{options.step_scheduler_with_optimizer, split_batches});
   unmatched_.push_back(schedulers.back());
   return schedulers.back();
 }
@@ -286,6 +362,51 @@ void Preparation::clear() {
   unmatched_.clear();
   for (const auto& loader : data_loaders) loader->set_on_boundary({});
   data_loaders.clear();
+}
+
+void Preparation::select_deepspeed_plugin(const std::string& name) {
+  DeepSpeedOptions read = deepspeed_.with_plugin(name);
+  const auto selected = fsdp_settings(read.options);
+  const auto copies = [](const auto& settings) {
+    return settings->strategy == ShardingStrategy::kNoShard;
+  };
+  if (copies(selected) != copies(fsdp)) {
+    throw Error(ErrorCode::kUnsupported,
+                "the DeepSpeed plugin '" + name +
+                    "' has another kind of stage than the one before: "
+                    "one copies models (stage 0), and the other divides them",
+                "give both stage 0, or both one from 1 on, or make an Accelerator for each");
+  }
+  options.deepspeed_plugin = read.options.deepspeed_plugin;
+  fsdp = selected;
+  deepspeed_.take(read, config_without_file(*fsdp));
+}
+
+const DeepSpeedPlugin& Preparation::deepspeed_plugin() const {
+  if (options.deepspeed_plugin) return *options.deepspeed_plugin;
+  throw Error(ErrorCode::kInvalidArgument,
+              "None of the registered DeepSpeed plugins are active.",
+              "set deepspeed_plugin or deepspeed_plugins of the options");
+}
+
+std::optional<std::int64_t> Preparation::micro_batch_size() const {
+  std::optional<std::int64_t> chosen;
+  const bool takes_least = deepspeed_plugin().is_train_batch_min;
+  for (const auto& loader : data_loaders) {
+    const auto total = loader->plan().total_batch_size();
+    if (!total) continue;
+    const std::int64_t own = *total / state.num_processes();
+    if (!chosen || (takes_least ? own < *chosen : own > *chosen)) chosen = own;
+  }
+  return chosen;
+}
+
+std::string Preparation::deepspeed_config(std::int64_t gradient_accumulation_steps) const {
+  return deepspeed_.config(deepspeed_plugin(),
+                           fsdp->gradient_clipping.value_or(0),
+                           micro_batch_size(),
+                           gradient_accumulation_steps,
+                           state.num_processes());
 }
 
 std::vector<torch::nn::Module*> Preparation::modules() const {

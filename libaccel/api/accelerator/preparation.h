@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include <accel/optim.h>
 #include <accel/state.h>
 
+#include "libaccel/api/accelerator/deepspeed_setup.h"
 #include "libaccel/api/accelerator/model_runtime.h"
 #include "libaccel/engine/optim/step_gate.h"
 #include "libaccel/engine/precision/precision_recipe.h"
@@ -33,10 +35,13 @@ class ShardedOptimizer;
 
 namespace accel::detail {
 
+// As the options, and where they leave it out the environment, say. Throws kInvalidArgument, kEnvInvalid.
+[[nodiscard]] GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options);
+
 class Preparation {
  public:
   // Joins the other ranks. Throws what AcceleratorState throws, kInvalidArgument and kEnvInvalid for options.
-  explicit Preparation(DeepSpeedOptions read);
+  explicit Preparation(const AcceleratorOptions& given);
   ~Preparation();
   Preparation(const Preparation&) = delete;
   Preparation& operator=(const Preparation&) = delete;
@@ -46,6 +51,9 @@ class Preparation {
                                             const PrepareModelOptions& asked);
   AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
+  // Of DeepSpeed's file; the scheduler follows the optimizer that was prepared last.
+  AcceleratedOptimizer add_optimizer(const DummyOptim& dummy);
+  AcceleratedScheduler add_scheduler(const DummyScheduler& dummy);
   // on_boundary: called when a loop is done with a batch; may be empty.
   void add_data_loader(std::shared_ptr<DataLoaderBase> loader,
                        const std::function<void()>& on_boundary);
@@ -54,6 +62,14 @@ class Preparation {
   void match_schedulers();
   // Forgets all of them.
   void clear();
+
+  // As the Accelerator's.
+  void select_deepspeed_plugin(const std::string& name);
+  [[nodiscard]] const DeepSpeedPlugin& deepspeed_plugin() const;
+  [[nodiscard]] const DeepSpeedPlugin& deepspeed_plugin(const std::string& name) const {
+    return deepspeed_.plugin(name);
+  }
+  [[nodiscard]] std::string deepspeed_config(std::int64_t gradient_accumulation_steps) const;
 
   [[nodiscard]] ShardOptions shard_options() const;
   // Throws as Accelerator::set_state_dict_type().
@@ -83,11 +99,17 @@ class Preparation {
   std::vector<std::pair<const void*, std::shared_ptr<torch::optim::Optimizer>>> moved_optimizers;
 
  private:
+  Preparation(const AcceleratorOptions& given, DeepSpeedOptions read);
+  AcceleratedOptimizer keep_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  AcceleratedScheduler keep_scheduler(std::shared_ptr<Scheduler> scheduler, bool split_batches);
+  // Of the loaders, for one process; std::nullopt: none says it.
+  [[nodiscard]] std::optional<std::int64_t> micro_batch_size() const;
   // The first one makes the mesh.
   [[nodiscard]] std::shared_ptr<ModelSync> make_sync(const torch::nn::Module& module,
                                                      std::shared_ptr<ProcessGroup> world);
   void warn_of_options_without_effect(const ModelSync* sync, bool has_page_budget) const;
 
+  DeepSpeedSetup deepspeed_;
   std::shared_ptr<Mesh> mesh_;
   std::vector<std::shared_ptr<sharding::ShardedModel>> sharded_models_;  // of some models
   // By place in optimizers; nullptr: it steps whole parameters.

@@ -16,7 +16,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/max.h>
 
-#include <accel/env_contract.h>
 #include <accel/error.h>
 #include <accel/lomo.h>
 #include <accel/random.h>
@@ -31,7 +30,6 @@
 #include "libaccel/tensors/checked_number.h"
 #include "libaccel/tensors/parameter_list.h"
 #include "libaccel/tensors/state_reader.h"
-#include "runtime/text/number_text.h"
 
 namespace accel::detail {
 namespace {
@@ -39,32 +37,6 @@ namespace {
 constexpr const char* kStepKey = "step";  // batches of the accumulation that is under way
 
 using Models = std::vector<std::shared_ptr<ModelRuntime>>;
-
-int accumulation_steps_from_env(int fallback) {
-  constexpr std::string_view kName = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
-  const std::optional<std::string> text = process_env()(kName);
-  if (!text || text->empty()) return fallback;
-  const std::optional<int> steps = number_of<int>(*text);
-  if (!steps || *steps < 1) {
-    throw Error(ErrorCode::kEnvInvalid,
-                std::string(kName) + " is '" + *text + "', expected a whole number of at least 1");
-  }
-  return *steps;
-}
-
-GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options) {
-  if (options.gradient_accumulation_plugin) {
-    if (options.gradient_accumulation_steps != 1) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "both gradient_accumulation_steps and gradient_accumulation_plugin are set",
-                  "set num_steps in the plugin, or leave the plugin out");
-    }
-    return *options.gradient_accumulation_plugin;
-  }
-  // Only a plugin asks for adjust_scheduler; with the number alone the peer's schedules stand still.
-  return {.num_steps = accumulation_steps_from_env(options.gradient_accumulation_steps),
-          .adjust_scheduler = false};
-}
 
 void check_steps(int steps) {
   if (steps >= 1) return;

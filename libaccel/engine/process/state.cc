@@ -63,6 +63,7 @@ struct SharedState {
   std::mutex mutex;
   std::shared_ptr<ProcessState> process;
   std::optional<PrecisionType> precision;
+  std::string ds_config;
 };
 
 SharedState& shared_state() {
@@ -344,6 +345,7 @@ AcceleratorState::AcceleratorState(const AcceleratorStateOptions& options)
   if (options.use_deepspeed && shared_state().process->distributed_type != DistributedType::kNo) {
     shared_state().process->distributed_type = DistributedType::kDeepspeed;
   }
+  if (!options.ds_config.empty()) shared_state().ds_config = options.ds_config;
   auto& current = shared_state().precision;
   if (current && options.mixed_precision && *current != *options.mixed_precision) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -363,6 +365,7 @@ bool AcceleratorState::initialized() noexcept {
 void AcceleratorState::reset() {
   const std::lock_guard lock(shared_state().mutex);
   shared_state().precision.reset();
+  shared_state().ds_config.clear();
 }
 
 PrecisionType AcceleratorState::mixed_precision() const {
@@ -372,8 +375,11 @@ PrecisionType AcceleratorState::mixed_precision() const {
 }
 
 std::string AcceleratorState::to_string() const {
-  return PartialState::to_string() +
-         "\nMixed precision type: " + std::string(accel::to_string(mixed_precision())) + "\n";
+  const std::string text = PartialState::to_string() + "\nMixed precision type: " +
+                           std::string(accel::to_string(mixed_precision())) + "\n";
+  const std::lock_guard lock(shared_state().mutex);
+  const std::string& config = shared_state().ds_config;
+  return config.empty() ? text : text + "ds_config: " + config + "\n";
 }
 
 std::ostream& operator<<(std::ostream& out, const AcceleratorState& state) {

@@ -92,6 +92,10 @@ class Reader {
         file_.is_bf16 = flag(key + ".", value, "enabled");
       } else if (key == "gradient_clipping") {
         read_clipping(value);
+      } else if (key == "optimizer" && !asks_for_nothing(value)) {
+        file_.optimizer = parse_optimizer_section(value, path_);
+      } else if (key == "scheduler" && !asks_for_nothing(value)) {
+        file_.scheduler = parse_scheduler_section(value, path_);
       } else if (key != "gradient_accumulation_steps") {
         note_or_refuse("", key, value, is_among(kReports, key));
       }
@@ -183,13 +187,9 @@ class Reader {
       without_effect_ += (without_effect_.empty() ? "" : ", ") + key;
       return;
     }
-    const bool is_object_of_program = key == "optimizer" || key == "scheduler";
     throw Error(ErrorCode::kUnsupported,
                 path_ + ": " + section + key + " is not part of this build",
-                is_object_of_program ? "construct the " + key +
-                                           " in the program and take the section "
-                                           "out of the file"
-                                     : "take it out of the file");
+                "take it out of the file");
   }
 
   std::optional<int> number(
@@ -263,7 +263,11 @@ DeepSpeedFile parse_deepspeed_file(std::string_view text, const std::string& pat
   } catch (const json::parse_error& error) {
     throw Error(ErrorCode::kConfigSyntax, path + " is no JSON: " + error.what());
   }
-  return Reader(root, path).read();
+  DeepSpeedFile file = Reader(root, path).read();
+  auto config = nlohmann::ordered_json::parse(text);  // in the file's order
+  if (!config.contains("gradient_accumulation_steps")) config["gradient_accumulation_steps"] = 1;
+  file.config = config.dump();
+  return file;
 }
 
 }  // namespace accel::sharding

@@ -1,6 +1,6 @@
 // DeepSpeedFile: what a configuration file of DeepSpeed says to programs of libaccel.
 //
-// The stage of ZeRO, batches to a step and mixed precision are taken. What DeepSpeed alone can use, because it says how its own
+// The stage of ZeRO, batches to a step mixed precision, the optimizer and the scheduler are taken. What DeepSpeed alone can use, because it says how its own
 // buffers and messages are made, becomes a notice; what would change numbers or memory and is not there is refused.
 //
 // Threads:  pure functions.
@@ -12,6 +12,8 @@
 #include <vector>
 
 #include <accel/precision.h>
+
+#include "libaccel/engine/settings/deepspeed_sections.h"
 
 namespace accel::sharding {
 
@@ -26,6 +28,9 @@ struct DeepSpeedFile {
   std::optional<bool> is_fp16;                     // fp16.enabled
   std::optional<bool> is_bf16;                     // bf16.enabled
   std::optional<GradScalerKwargs> loss_scale;      // of a section fp16 that is not switched off
+  std::optional<OptimizerSection> optimizer;
+  std::optional<SchedulerSection> scheduler;
+  std::string config;  // the file's JSON, with what it leaves out and HF Accelerate adds
   std::vector<std::string> notices;
 };
 

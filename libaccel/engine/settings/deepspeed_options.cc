@@ -76,12 +76,20 @@ void refuse_fields_of_two_files(const std::string& source, const EnvLookup& env)
       twice.push_back(field);
   }
   if (twice.empty()) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              joined(twice, ", ") +
-                  " (ACCELERATE_CONFIG_DS_FIELDS) stand in the launcher's "
-                  "configuration file, and " +
-                  source + " is in use too",
-              "keep these fields in DeepSpeed's file, and remove them from the launcher's");
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      joined(twice, ", ") +
+          " (ACCELERATE_CONFIG_DS_FIELDS) stand in the launcher's "
+          "configuration file, and " +
+          source +
+          " is in use too. When using `deepspeed_config_file`, the following accelerate "
+          "config variables will be ignored: " +
+          joined(kOfDeepSpeedsFile, ", "),
+      "Please specify them appropriately in the DeepSpeed config file. If you are using an "
+      "accelerate config file, remove others config variables mentioned in the above "
+      "specified list. The easiest method is to create a new config following the "
+      "questionnaire via `accel config`. It will only ask for the necessary config variables "
+      "when using `deepspeed_config_file`");
 }
 
 // The file's number of batches; a plugin keeps the rest.
@@ -92,6 +100,21 @@ void set_accumulation(AcceleratorOptions& options, int steps) {
   options.gradient_accumulation_steps = 1;
 }
 
+// The first of several is active.
+void select_first_plugin(AcceleratorOptions& options) {
+  const auto& plugins = options.deepspeed_plugins;
+  if (plugins.empty()) return;
+  for (auto plugin = plugins.begin(); plugin != plugins.end(); ++plugin) {
+    const bool is_named_before = std::any_of(
+        plugins.begin(), plugin, [&](const auto& before) { return before.first == plugin->first; });
+    if (!is_named_before) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "deepspeed_plugins has '" + plugin->first + "' twice",
+                "give each plugin a name of its own");
+  }
+  if (!options.deepspeed_plugin) options.deepspeed_plugin = plugins.front().second;
+}
+
 }  // namespace
 
 bool wants_deepspeed(const AcceleratorOptions& options, const EnvLookup& env) {
@@ -100,19 +123,23 @@ bool wants_deepspeed(const AcceleratorOptions& options, const EnvLookup& env) {
 }
 
 DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLookup& env) {
-  DeepSpeedOptions read{.options = std::move(options), .precision = {}, .notices = {}};
+  DeepSpeedOptions read;
+  read.options = std::move(options);
   AcceleratorOptions& result = read.options;
+  select_first_plugin(result);
   const auto given_source = source_of(result, env);
-  if (!wants_deepspeed(result, env) || !given_source) return read;
+  if (!wants_deepspeed(result, env)) return read;
+  if (!result.deepspeed_plugin) result.deepspeed_plugin.emplace();
+  if (!given_source) return read;
   const Source source = read_source(*given_source);
   refuse_fields_of_two_files(source.name, env);
-  const sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(source.text, source.name);
+  sharding::DeepSpeedFile file = sharding::parse_deepspeed_file(source.text, source.name);
   read.precision = {.file = source.name,
                     .is_fp16 = file.is_fp16,
                     .is_bf16 = file.is_bf16,
                     .loss_scale = file.loss_scale};
   if (file.gradient_accumulation_steps) set_accumulation(result, *file.gradient_accumulation_steps);
-  DeepSpeedPlugin plugin = result.deepspeed_plugin.value_or(DeepSpeedPlugin{});
+  DeepSpeedPlugin plugin = *result.deepspeed_plugin;
   if (file.zero_stage) plugin.zero_stage = file.zero_stage;
   if (file.gradient_clipping) plugin.gradient_clipping = file.gradient_clipping;
   const auto in_environment = sharding::text_of(env, "ACCELERATE_GRADIENT_CLIPPING");
@@ -124,7 +151,10 @@ DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLoo
     plugin.offload_optimizer_device = file.offload_optimizer_device;
   if (file.offload_param_device) plugin.offload_param_device = file.offload_param_device;
   result.deepspeed_plugin = std::move(plugin);
-  read.notices = file.notices;
+  read.notices = std::move(file.notices);
+  read.optimizer = std::move(file.optimizer);
+  read.scheduler = std::move(file.scheduler);
+  read.config = std::move(file.config);
   return read;
 }
 

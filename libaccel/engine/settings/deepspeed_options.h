@@ -1,6 +1,7 @@
 // DeepSpeedOptions: the options of an Accelerator after its configuration file of DeepSpeed was read.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include <accel/env_contract.h>
 
 #include "libaccel/engine/precision/precision_recipe.h"
+#include "libaccel/engine/settings/deepspeed_sections.h"
 
 namespace accel {
 
@@ -17,10 +19,13 @@ namespace accel {
 struct DeepSpeedOptions {
   AcceleratorOptions options;
   DeepSpeedPrecision precision;  // of the file
+  std::optional<sharding::OptimizerSection> optimizer;
+  std::optional<sharding::SchedulerSection> scheduler;
+  std::string config;  // the file's, as JSON; empty: there is none
   std::vector<std::string> notices;
 };
 
-// With ACCELERATE_USE_DEEPSPEED (or a deepspeed_plugin) and hf_ds_config or ACCELERATE_DEEPSPEED_CONFIG_FILE: what the file
+// Of several plugins the first, unless one is set already. With ACCELERATE_USE_DEEPSPEED (or a deepspeed_plugin) and hf_ds_config or ACCELERATE_DEEPSPEED_CONFIG_FILE: what the file
 // says goes before the plugin, the options and their variables, as in the peer. Without: the options. Throws what
 // parse_deepspeed_file() throws; kConfigUnreadable.
 [[nodiscard]] DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options,

@@ -139,6 +139,14 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
   AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  // What DeepSpeed's configuration file says, in place of objects of the program (accel/deepspeed.h); an optimizer before its
+  // scheduler. Throw kInvalidArgument where both say it, or neither.
+  AcceleratedOptimizer prepare_optimizer(const DummyOptim& optimizer);
+  AcceleratedScheduler prepare_scheduler(const DummyScheduler& scheduler) {
+    AcceleratedScheduler prepared = add_scheduler(scheduler);
+    match_schedulers();
+    return prepared;
+  }
   AcceleratedScheduler prepare_scheduler(std::shared_ptr<Scheduler> scheduler) {
     AcceleratedScheduler prepared = add_scheduler(std::move(scheduler));
     match_schedulers();
@@ -320,6 +328,16 @@ class ACCEL_EXPORT Accelerator {
   // --- processes
 
   [[nodiscard]] const AcceleratorState& state() const noexcept;
+  // Of AcceleratorOptions::deepspeed_plugins. What is prepared next is divided by the plugin that was selected last, at first
+  // the first of them. Throw kInvalidArgument for a name that there is not; select also kUnsupported where one of them copies
+  // models (stage 0) and another divides them. Requires: every rank selects the same.
+  void select_deepspeed_plugin(const std::string& name);
+  [[nodiscard]] const DeepSpeedPlugin& get_deepspeed_plugin(const std::string& name) const;
+  // The selected one. Throws kInvalidArgument where models are not divided by DeepSpeed's stages.
+  [[nodiscard]] const DeepSpeedPlugin& deepspeed_plugin() const;
+  // The configuration that DeepSpeed would get, as JSON: what is "auto" in the file is filled by what was prepared so far.
+  // Throws as deepspeed_plugin(), and kInvalidArgument where the file's train_batch_size is not that of the loaders.
+  [[nodiscard]] std::string deepspeed_config() const;
   [[nodiscard]] const GradientState& gradient_state() const noexcept;
   [[nodiscard]] c10::Device device() const { return state().device(); }
   [[nodiscard]] DistributedType distributed_type() const { return state().distributed_type(); }
@@ -570,6 +588,7 @@ class ACCEL_EXPORT Accelerator {
   std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module,
                                                     const PrepareModelOptions& options);
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
+  AcceleratedScheduler add_scheduler(const DummyScheduler& scheduler);
   void add_custom_object(Stateful& object);
   // Optimizers of sharded models get their pieces, whichever was prepared first.
   void match_optimizers();
@@ -602,6 +621,10 @@ decltype(auto) Accelerator::prepare_one(T&& object) {
   if constexpr (detail::is_prepared<Passed> || std::is_same_v<Passed, AcceleratedOptimizer> ||
                 std::is_same_v<Passed, AcceleratedScheduler>) {
     return Passed(object);
+  } else if constexpr (std::is_same_v<Passed, DummyOptim>) {
+    return prepare_optimizer(object);
+  } else if constexpr (std::is_same_v<Passed, DummyScheduler>) {
+    return add_scheduler(object);
   } else if constexpr (detail::ModuleHandle<Passed>) {
     return prepare_model(object);
   } else if constexpr (detail::DataLoaderHandle<Passed>) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <accel/communication_hook.h>
@@ -121,6 +122,9 @@ struct AcceleratorOptions {
   std::optional<FullyShardedDataParallelPlugin> fsdp_plugin;
   // The same by stages of ZeRO; not together with fsdp_plugin. Default: ACCELERATE_USE_DEEPSPEED, else none.
   std::optional<DeepSpeedPlugin> deepspeed_plugin;
+  // In its place several, by names that differ: for models that are prepared in different ways
+  // (Accelerator::select_deepspeed_plugin()).
+  std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins;
   GradScalerKwargs grad_scaler;
   AutocastKwargs autocast;
   InitProcessGroupKwargs init_process_group;

@@ -9,15 +9,50 @@
 //   2       and gradients (FSDP's SHARD_GRAD_OP)           this rank's shards
 //   3       and parameters (FSDP's FULL_SHARD)             this rank's shards
 //
-// A configuration file of DeepSpeed's own (hf_ds_config) goes before the rest; docs/sharding.md says what is read.
+// A configuration file of DeepSpeed's own (hf_ds_config) goes before the rest; docs/sharding.md says what is read. Where it has an
+// optimizer or a scheduler, prepare() makes them, and the program names a stand-in:
+//
+//   auto [model, optimizer, loader, scheduler] =
+//       accelerator.prepare(net, accel::DummyOptim{.params = net->parameters()}, data_loader,
+//                           accel::DummyScheduler{.total_num_steps = 1000, .warmup_num_steps = 100});
+//
 // Errors    the Accelerator throws kInvalidArgument for a stage that does not exist, and kUnsupported for what is refused below.
 // Source:   Rajbhandari et al. 2020, "ZeRO", section 5. docs/sharding.md says what each stage keeps where.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace accel {
+
+class Scheduler;
+
+// Stands for the optimizer of the file. What is "auto" there is what this says.
+struct DummyOptim {
+  std::vector<at::Tensor> params;
+  double lr = 0.001;
+  double weight_decay = 0;
+};
+
+// Stands for the scheduler of the file, which follows the optimizer that was prepared before it. It steps once for each step of
+// that, on all processes together.
+struct DummyScheduler {
+  // Of a program on one process: divided by the number of processes, unless split_batches is set. Where the file says "auto".
+  std::optional<std::int64_t> total_num_steps;
+  std::int64_t warmup_num_steps = 0;
+  // Without a scheduler in the file: makes one.
+  std::function<std::shared_ptr<Scheduler>(torch::optim::Optimizer&)> lr_scheduler_callable;
+};
 
 struct DeepSpeedPlugin {
   std::optional<int> zero_stage;  // 0 to 3. ACCELERATE_DEEPSPEED_ZERO_STAGE, else 2
@@ -29,6 +64,11 @@ struct DeepSpeedPlugin {
   std::optional<std::string> offload_param_device;
   // The path of a JSON file, the JSON itself, or its base64. ACCELERATE_DEEPSPEED_CONFIG_FILE, where "none" is none.
   std::optional<std::string> hf_ds_config;
+  // Of a file's train_micro_batch_size_per_gpu that is "auto": of several loaders' batch sizes the smallest; false: the largest.
+  bool is_train_batch_min = true;
+  // Of the model: what a file's bucket sizes that are "auto" are made of, as model.config.hidden_size is in Python. They
+  // size DeepSpeed's own buffers, so here they only show in the text of ds_config.
+  std::optional<std::int64_t> hidden_size;
 };
 
 }  // namespace accel

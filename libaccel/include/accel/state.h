@@ -183,6 +183,7 @@ struct AcceleratorStateOptions {
   bool cpu = false;
   bool use_fsdp = false;       // distributed_type() is FSDP when there is a process group
   bool use_deepspeed = false;  // and DEEPSPEED
+  std::string ds_config;       // how to_string() ends then; empty: without that line
   InitProcessGroupKwargs init_process_group;
 };
 
