@@ -121,7 +121,10 @@ void ReproducibleSteps::begin_backward() {
                 "of it",
                 "hold accelerator.accumulate(model) around each micro-batch, and add its losses");
   }
-  if (micro_batch() > run_.begin) return;
+  if (micro_batch() > run_.begin) {
+    for (auto& [model, sums] : sums_) sums.before_backward(micro_batch());
+    return;
+  }
   for (const auto& model : prepared_.models) {
     auto found = sums_.find(model.get());
     if (found == sums_.end()) {

@@ -53,6 +53,30 @@ void SubtreeSums::begin() {
   for (const NamedParameter& parameter : parameters_) kept_.push_back(taken_from(parameter.tensor));
 }
 
+void SubtreeSums::before_backward(std::int64_t micro_batch) {
+  auto& entries = sum_.entries();
+  if (entries.empty() || !entries.back().place.is_left_of({0, micro_batch})) return;
+  left_ = std::move(entries.back().value);
+  entries.pop_back();
+  versions_.assign(parameters_.size(), 0);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& gradient = (*left_)[i];
+    if (!gradient.defined()) continue;
+    versions_[i] = gradient._version();
+    parameters_[i].tensor.mutable_grad() = gradient;
+  }
+}
+
+// The sum of both halves, as AddEach makes it.
+void SubtreeSums::settle_left(Gradients& both) {
+  const Gradients left = *std::exchange(left_, std::nullopt);
+  for (std::size_t i = 0; i < both.size(); ++i) {
+    const bool has_both = left[i].defined() && both[i].defined() &&
+                          !(both[i].is_same(left[i]) && both[i]._version() == versions_[i]);
+    if (both[i].defined() && !has_both) both[i].add_(0);
+  }
+}
+
 void SubtreeSums::take(std::int64_t micro_batch) {
   const at::NoGradGuard no_grad;
   separate_gradients(parameters_);
@@ -66,7 +90,9 @@ void SubtreeSums::take(std::int64_t micro_batch) {
     }
     own.push_back(taken_from(parameter.tensor));
   }
-  sum_.push({0, micro_batch}, std::move(own));
+  const bool has_left = left_.has_value();
+  if (has_left) settle_left(own);
+  sum_.push(has_left ? Subtree{1, micro_batch / 2} : Subtree{0, micro_batch}, std::move(own));
 }
 
 void SubtreeSums::give(Gradients sum) {
@@ -85,6 +111,7 @@ void SubtreeSums::give(Gradients sum) {
 void SubtreeSums::drop() noexcept {
   kept_.clear();
   sum_.entries().clear();
+  left_.reset();
 }
 
 std::vector<SubtreeSums::Gradients> SubtreeSums::take_subtrees() {

@@ -84,6 +84,9 @@ class SubtreeSums {
 
   // Before the first micro-batch of a step: gradients that are there already are kept apart, until give().
   void begin();
+  // Before the backward of the micro-batch: where the one before it is its left half, autograd adds to that one's gradients in
+  // place, while the new ones are still in the caches.
+  void before_backward(std::int64_t micro_batch);
   // Takes the gradients of the micro-batch away from the parameters. Throws kUnsupported naming a parameter whose gradient is
   // sparse.
   void take(std::int64_t micro_batch);
@@ -105,9 +108,14 @@ class SubtreeSums {
     void operator()(Gradients& left, Gradients& right) const;
   };
 
+  void settle_left(Gradients& both);
+
   std::vector<NamedParameter> parameters_;
   Gradients kept_;
   TreeSum<Gradients, AddEach> sum_{AddEach{}};
+  // Of the left half that autograd adds to: its gradients, and what tells whether they were added to.
+  std::optional<Gradients> left_;
+  std::vector<std::int64_t> versions_;
 };
 
 }  // namespace accel
