@@ -47,10 +47,7 @@ class LoaderOf : public DataLoaderBase {
   LoaderOf(LoaderPlan plan,
            std::shared_ptr<const BatchReader<Batch>> reader,
            BatchSlicer<Batch> slicer = {})
-      : DataLoaderBase(std::move(plan)), reader_(std::move(reader)), slicer_(std::move(slicer)) {
-    if (this->plan().persistent_workers)
-      pool_ = std::make_shared<WorkerPool>(this->plan().num_workers);
-  }
+      : DataLoaderBase(std::move(plan)), reader_(std::move(reader)), slicer_(std::move(slicer)) {}
 
   [[nodiscard]] const std::shared_ptr<const BatchReader<Batch>>& reader() const { return reader_; }
 
@@ -122,7 +119,7 @@ class LoaderOf : public DataLoaderBase {
   };
 
  private:
-  std::unique_ptr<BatchStream<Batch>> open_stream(const PassStart& start) const {
+  std::unique_ptr<BatchStream<Batch>> open_stream(const PassStart& start) {
     if (!plan().dispatch_batches) return open_local_stream(start, start.first_batch);
     if constexpr (Sendable<Batch>) {
       std::unique_ptr<BatchStream<Batch>> local;
@@ -135,13 +132,15 @@ class LoaderOf : public DataLoaderBase {
   }
 
   std::unique_ptr<BatchStream<Batch>> open_local_stream(const PassStart& start,
-                                                        std::int64_t first) const {
+                                                        std::int64_t first) {
     const int workers = plan().num_workers;
     const int prefetch = plan().prefetch_factor;
     if (start.batches && workers == 0) {
       return std::make_unique<DirectStream<Batch>>(*start.batches, first, reader_->read);
     }
     if (start.batches) {
+      if (plan().persistent_workers && pool_ == nullptr)
+        pool_ = std::make_shared<WorkerPool>(workers);
       return std::make_unique<WorkerStream<Batch>>(
           *start.batches, first, reader_->read, workers, prefetch, pool_);
     }
@@ -157,7 +156,7 @@ class LoaderOf : public DataLoaderBase {
 
   std::shared_ptr<const BatchReader<Batch>> reader_;  // shared with the loader it was prepared from
   BatchSlicer<Batch> slicer_;                         // of dispatched batches; may be empty
-  std::shared_ptr<WorkerPool> pool_;                  // nullptr: each pass starts threads
+  std::shared_ptr<WorkerPool> pool_;  // of persistent workers, from the first pass on
 };
 
 }  // namespace detail
