@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <accel/detail/step_span.h>
 #include <accel/error.h>
 
 #include "libaccel/engine/checkpoint/files/target_folder.h"
