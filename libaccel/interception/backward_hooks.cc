@@ -16,13 +16,14 @@ namespace {
 using torch::autograd::variable_list;
 
 // By which an object knows its own hook among those of others.
-using Call = std::shared_ptr<const std::function<void()>>;
+using OnGradient = std::function<void(const at::Tensor&)>;
+using Call = std::shared_ptr<const OnGradient>;
 
 class BeforeAdding final : public torch::autograd::FunctionPreHook {
  public:
   explicit BeforeAdding(Call call) : call_(std::move(call)) {}
   variable_list operator()(const variable_list& gradients) override {
-    (*call_)();
+    (*call_)(gradients.empty() ? at::Tensor() : gradients.front());
     return gradients;
   }
   [[nodiscard]] bool is_of(const Call& call) const noexcept { return call_ == call; }
@@ -68,19 +69,18 @@ void call_at_end_of_backward(std::function<void()> callback) {
   // LibTorch calls it where it lies in a list, which moves when a callback asks for another one.
   const auto shared = std::make_shared<const std::function<void()>>(std::move(callback));
   torch::autograd::Engine::get_default_engine().queue_callback([shared] {
-    const Call running = shared;
+    const auto running = shared;
     (*running)();
   });
 }
 
-GradientHook before_adding(const at::Tensor& parameter, std::function<void()> call) {
-  return put_before_adding<BeforeAdding>(
-      parameter, std::make_shared<const std::function<void()>>(std::move(call)));
+GradientHook before_adding(const at::Tensor& parameter, OnGradient call) {
+  return put_before_adding<BeforeAdding>(parameter,
+                                         std::make_shared<const OnGradient>(std::move(call)));
 }
 
 GradientHook clearing_arriving(const at::Tensor& parameter) {
-  return put_before_adding<ClearingArriving>(parameter,
-                                             std::make_shared<const std::function<void()>>());
+  return put_before_adding<ClearingArriving>(parameter, std::make_shared<const OnGradient>());
 }
 
 GradientHook behind_adding(const at::Tensor& parameter,

@@ -33,8 +33,9 @@ class GradientHook {
   std::function<void()> take_away_;
 };
 
-// Before a gradient is added up, among the program's hooks on the tensor.
-[[nodiscard]] GradientHook before_adding(const at::Tensor& parameter, std::function<void()> call);
+// Before a gradient is added up, among the program's hooks on the tensor. arriving: what autograd has made; may be undefined.
+[[nodiscard]] GradientHook before_adding(const at::Tensor& parameter,
+                                         std::function<void(const at::Tensor& arriving)> call);
 
 // Replaces gradients by zeros before they are added up, among the program's hooks on the tensor.
 [[nodiscard]] GradientHook clearing_arriving(const at::Tensor& parameter);

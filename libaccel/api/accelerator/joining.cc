@@ -76,6 +76,13 @@ Joining::Joining(const Preparation& prepared,
                 "whatever the ranks have",
                 "leave AcceleratorOptions.reproducible out, or the scope");
   }
+  if (!even_batches && prepared.options.nan_watch &&
+      prepared.options.nan_watch->action == OnAnomaly::kThrow) {
+    throw Error(ErrorCode::kUnsupported,
+                "join_uneven_inputs() with a nan_watch that throws: a rank without batches does "
+                "not take part in its question",
+                "set NanWatch.action to kWarn, or leave the scope out");
+  }
   if (!even_batches) roll_.emplace(prepared.state.process_group(), objects());
   if (options.even_batches) override_even_batches(even_batches);
 }

@@ -99,6 +99,7 @@ Training::Training(const Preparation& prepared)
       weights_(prepared) {
   check_steps(gradient_state_.num_steps());
   if (prepared.is_reproducible) steps_.emplace(prepared, gradient_state_.num_steps());
+  if (prepared.options.nan_watch) watcher_.emplace(*prepared.options.nan_watch, prepared);
 }
 
 void Training::set_accumulation_steps(int steps) {
@@ -167,12 +168,15 @@ void Training::backward(const at::Tensor& loss, const BackwardOptions& options) 
   if (options.weight) refuse_weight_without_end();
   if (steps_) steps_->begin_backward();
   ++num_batches_;
+  // What counts for nothing may be NaN.
+  if (watcher_) watcher_->begin(loss, num_batches_, options.weight != 0.0);
   try {
     differentiate(scaled(loss_part(loss, options.weight)), options);
   } catch (...) {
     if (steps_) steps_->begin_anew();  // it lacks a micro-batch
     throw;
   }
+  if (watcher_) watcher_->end();
   if (steps_) steps_->end_backward();
   const auto run = steps_ ? std::optional(steps_->run()) : std::nullopt;
   weights_.add(options.weight, steps_ ? std::optional(steps_->micro_batch()) : std::nullopt);
@@ -242,6 +246,7 @@ void Training::lomo_backward(const at::Tensor& loss, double learning_rate) {
         "set gradient_accumulation_steps to 1");
   }
   ++num_batches_;
+  if (watcher_) watcher_->begin(loss, num_batches_, true);
   if (is_alone && prepared_.scaler == nullptr) {
     step_as_gradients_come(optimizer, learning_rate, [&](bool is_followed) {
       differentiate(scaled(loss_part(loss, std::nullopt)), {.retain_graph = is_followed});
@@ -257,6 +262,7 @@ void Training::lomo_backward(const at::Tensor& loss, double learning_rate) {
     }
     prepared.step_behind_backward(learning_rate, max_norm);
   }
+  if (watcher_) watcher_->end();
   for (StepObserver* const observer : observers_) observer->after_backward();
 }
 
@@ -288,6 +294,7 @@ void Training::go_on_from(std::int64_t num_batches) {
 
 void Training::begin_anew() {
   batch_count_ = 0;
+  if (watcher_) watcher_->let_go();
   weights_.begin_anew();
   if (steps_) steps_->begin_anew();
 }

@@ -17,6 +17,7 @@
 #include <accel/state_dict.h>
 
 #include "libaccel/api/accelerator/gradient_weights.h"
+#include "libaccel/api/accelerator/nan_watcher.h"
 #include "libaccel/api/accelerator/preparation.h"
 #include "libaccel/api/accelerator/reproducible_steps.h"
 #include "libaccel/api/accelerator/step_observer.h"
@@ -60,7 +61,7 @@ class Training final : public Stateful {
   }
   // What was loaded decides where the counts go on. Requires: every rank calls it.
   void go_on_from(std::int64_t num_batches);
-  // The next batch begins an accumulation.
+  // The next batch begins an accumulation; what was prepared is let go of.
   void begin_anew();
   [[nodiscard]] GradientWeights& weights() noexcept { return weights_; }
   // nullptr: training is not reproducible.
@@ -99,9 +100,10 @@ class Training final : public Stateful {
   std::vector<StepObserver*> observers_;
   std::int64_t batch_count_ = 0;  // since the last end of a loader
   std::int64_t num_batches_ = 0;
-  std::int64_t boundary_batch_ = 0;  // num_batches_ at the last boundary
-  bool has_autocast_ = false;        // the program has called autocast()
-  at::Tensor trigger_;               // 0-d int64: 1 after set_trigger()
+  std::int64_t boundary_batch_ = 0;    // num_batches_ at the last boundary
+  bool has_autocast_ = false;          // the program has called autocast()
+  std::optional<NanWatcher> watcher_;  // with AcceleratorOptions::nan_watch
+  at::Tensor trigger_;                 // 0-d int64: 1 after set_trigger()
 };
 
 }  // namespace accel::detail

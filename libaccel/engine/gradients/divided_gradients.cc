@@ -56,7 +56,8 @@ DividedGradients::DividedGradients(std::vector<NamedParameter> parameters,
       stand_ins_(parameters_.size()),
       states_(parameters_.size(), State::kAway) {
   for (const NamedParameter& parameter : parameters_)
-    hooks_.push_back(interception::before_adding(parameter.tensor, [this] { withdraw(); }));
+    hooks_.push_back(
+        interception::before_adding(parameter.tensor, [this](const at::Tensor&) { withdraw(); }));
 }
 
 DividedGradients::~DividedGradients() {

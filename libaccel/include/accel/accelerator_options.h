@@ -16,6 +16,7 @@
 #include <accel/deepspeed.h>
 #include <accel/fsdp.h>
 #include <accel/log_with.h>
+#include <accel/nan_watch.h>
 #include <accel/precision.h>
 #include <accel/profile_kwargs.h>
 #include <accel/state.h>
@@ -129,6 +130,8 @@ struct AcceleratorOptions {
   AutocastKwargs autocast;
   InitProcessGroupKwargs init_process_group;
   ProfileKwargs profile;  // of Accelerator::profile() without arguments
+  // Looks for gradients that are not finite, and for losses that jump. Default: does not.
+  std::optional<NanWatch> nan_watch;
   // kSaveAndExit wants project_config.automatic_checkpoint_naming, and prepared data loaders: the end
   // of a batch is where it acts. Costs one all-reduce of 8 bytes per step: beside the next step on Gloo, a
   // meeting of the ranks through shared memory.

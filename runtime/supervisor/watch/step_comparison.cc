@@ -1,8 +1,8 @@
 #include "runtime/supervisor/watch/step_comparison.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
+
+#include "runtime/robust_spread.h"
 
 namespace accel::supervisor {
 namespace {
@@ -14,16 +14,6 @@ constexpr int kSlowWindows = 3;
 constexpr std::size_t kEnoughRanks = 3;
 constexpr double kSlowScore = 3.5;
 constexpr double kSlowRatio = 1.1;
-constexpr double kMadToSigma = 1.4826;
-// Ranks that wait for each other are alike to the microsecond; a deviation of 1 % is still noise.
-constexpr double kLeastDeviation = 0.01;
-
-double median_of(std::vector<double> values) {
-  const std::size_t middle = values.size() / 2;
-  std::nth_element(
-      values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle), values.end());
-  return values[middle];
-}
 
 }  // namespace
 
@@ -67,10 +57,8 @@ std::vector<SlowRank> StepComparison::compare(TimePoint now) {
     rank.begin_at = rank.at;
   }
   if (times.size() < kEnoughRanks) return {};
-  const double median = median_of(times);
-  for (double& time : times) time = std::abs(time - median);
-  const double sigma =
-      std::max(kMadToSigma * median_of(std::move(times)), kLeastDeviation * median);
+  // Ranks that wait for each other are alike to the microsecond; a deviation of 1 % is still noise.
+  const auto [median, sigma] = robust_spread(std::move(times));
   std::vector<SlowRank> slow_ranks;
   for (const auto& [number, time] : step_times) {
     Rank& rank = ranks_.at(number);

@@ -45,7 +45,8 @@ class UsersHook final : public torch::autograd::PostAccumulateGradHook {
 TEST_F(BackwardHooks, AreCalledBeforeAfterAndBehindTheSum) {
   torch::autograd::impl::set_post_acc_grad_hooks(weight_,
                                                  std::make_unique<UsersHook>(note("user")));
-  std::optional<GradientHook> before(before_adding(weight_, [this] {
+  std::optional<GradientHook> before(before_adding(weight_, [this](const at::Tensor& arriving) {
+    EXPECT_TRUE(arriving.defined());
     notes_.emplace_back(weight_.grad().defined() ? "before: a gradient" : "before");
   }));
   std::optional<GradientHook> behind(behind_adding(weight_, [this](const at::Tensor&) {
@@ -72,6 +73,19 @@ TEST_F(BackwardHooks, AreNotReplacedByOneThatTheProgramPutsThereLater) {
                                                  std::make_unique<UsersHook>(note("user")));
 
   EXPECT_THAT(backward(), ElementsAre("user", "behind"));
+}
+
+TEST_F(BackwardHooks, StandBehindThoseThatTheProgramHasOnTheTensor) {
+  weight_.register_hook([this](const at::Tensor&) { notes_.emplace_back("user"); });
+  std::optional<GradientHook> first(
+      before_adding(weight_, [this](const at::Tensor&) { notes_.emplace_back("first"); }));
+  const GradientHook second(
+      before_adding(weight_, [this](const at::Tensor&) { notes_.emplace_back("second"); }));
+
+  EXPECT_THAT(backward(), ElementsAre("user", "first", "second"));
+
+  first.reset();
+  EXPECT_THAT(backward(), ElementsAre("user", "second"));
 }
 
 TEST_F(BackwardHooks, TwoObjectsMayWatchOneParameter) {
