@@ -241,12 +241,8 @@ class PreparedSave::Impl {
       for (const CheckpointHook& hook : objects.before_save) hook(temporary_);
       for (const SaveWeightsHook& hook : objects.choose_weights) hook(weights, temporary_);
       counts_.models = std::ssize(weights);
-      content_ = collect_content(objects,
-                                 weights,
-                                 {.rank = rank_,
-                                  .num_ranks = world_size_,
-                                  .is_leader = is_leader(),
-                                  .files = options_.files});
+      content_ = collect_content(
+          objects, weights, {.rank = rank_, .is_leader = is_leader(), .files = options_.files});
       return plan_text();
     }));
     check_plans(plans);

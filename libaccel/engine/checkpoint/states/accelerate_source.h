@@ -11,7 +11,7 @@
 // A folder with a manifest is compared with it, file by file, as any other; in one without, which Accelerate itself saved, files
 // are counted instead, and loaders have no states.
 //
-// Names of weights that begin with "module." lose that: Accelerate saves what DDP wraps.
+// Names of weights that begin with "module." lose that: they were saved of a model that DDP wraps.
 //
 // Threads:  one at a time.
 #pragma once

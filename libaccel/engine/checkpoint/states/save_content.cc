@@ -51,11 +51,8 @@ class Collector {
 
  private:
   void models() {
-    // Of several ranks Accelerate saves what DDP wraps.
-    const std::string prefix = is_for_accelerate_ && request_.num_ranks > 1 ? "module." : "";
     for (size_t i = 0; i < weights_.size(); ++i) {
-      std::vector<NamedTensor> named = saved_state(weights_[i]);
-      for (NamedTensor& item : named) item.name.insert(0, prefix);
+      const std::vector<NamedTensor> named = saved_state(weights_[i]);
       if (!request_.files.safe_serialization) {
         pickled_weights(i, named);
         continue;

@@ -39,7 +39,6 @@ struct SaveContent {
 
 struct ContentRequest {
   int rank = 0;
-  int num_ranks = 1;
   bool is_leader = false;  // this rank writes what is the same on all ranks
   SaveStateOptions files = {};
 };

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <iterator>
 
+#include <ATen/core/Dict.h>
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +15,7 @@
 
 #include <accel/checkpoint.h>
 #include <accel/error.h>
+#include <accel/precision.h>
 #include <accel/random.h>
 #include <accel/saved_object.h>
 #include <accel/state.h>
@@ -109,6 +112,28 @@ TEST_F(AccelerateFiles, ARunGoesOnFromThem) {
   expect_equal(resumed, uninterrupted);
   EXPECT_EQ(resumed.loader.value, 6);
   EXPECT_EQ(resumed.custom.value, 18);
+}
+
+TEST_F(AccelerateFiles, TheScalerHasTheValuesThatPyTorchsHas) {
+  TrainingRun run(1);
+  GradScaler scaler({.init_scale = 1024.0, .growth_interval = 3});
+  CheckpointObjects objects = run.objects();
+  objects.scaler = &scaler;
+  save_checkpoint(folder_, objects, {.files = kAsAccelerate});
+
+  const auto saved = load(folder_ / "scaler.pt").toGenericDict();
+  GradScaler loaded;
+  objects.scaler = &loaded;
+  load_checkpoint(folder_, objects);
+
+  std::vector<std::string> names;
+  for (const auto& entry : saved) names.push_back(entry.key().toStringRef());
+  EXPECT_THAT(
+      names,
+      ::testing::UnorderedElementsAre(
+          "scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"));
+  EXPECT_EQ(loaded.get_scale(), 1024.0);
+  EXPECT_EQ(std::get<std::int64_t>(loaded.state_dict().values.at("growth_interval")), 3);
 }
 
 TEST_F(AccelerateFiles, PickledWeightsStandInOurOwnFormatToo) {
@@ -222,7 +247,7 @@ TEST_F(AccelerateFiles, AnOptimizerThatPyTorchSavesOtherwiseIsRefusedBeforeAnyth
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-TEST_F(AccelerateFiles, OfTwoRanksNamesAreThoseOfTheWrappedModel) {
+TEST_F(AccelerateFiles, OfTwoRanksAreLoadedByOneAndSoAreNamesThatDdpWraps) {
   test::run_ranks(2, [this] {
     const PartialState state;
     TrainingRun run(1);
@@ -232,12 +257,18 @@ TEST_F(AccelerateFiles, OfTwoRanksNamesAreThoseOfTheWrappedModel) {
     load_checkpoint(folder_, loaded.objects());
     expect_equal(loaded, run);
   });
-  const auto tensors = load_state_dict(folder_ / "model.safetensors");
-  EXPECT_TRUE(tensors.contains("module.first.weight"));
   EXPECT_THAT(names_in(folder_), IsSupersetOf({"random_states_0.pkl", "random_states_1.pkl"}));
+  auto tensors = load_state_dict(folder_ / "model.safetensors");
+  const at::Tensor expected = tensors.at("first.weight");
+  safetensors::TensorMap wrapped;
+  for (const auto& [name, tensor] : tensors) wrapped.emplace("module." + name, tensor);
+  forget_the_manifest();
+  safetensors::save_file(wrapped, folder_ / "model.safetensors");
   TrainingRun alone(3);
-  load_checkpoint(folder_, alone.objects());
-  EXPECT_TRUE(alone.net->first->weight.equal(tensors.at("module.first.weight")));
+  CheckpointObjects objects = alone.objects();
+  objects.random = nullptr;
+  load_checkpoint(folder_, objects);
+  EXPECT_TRUE(alone.net->first->weight.equal(expected));
 }
 
 // ---- hooks that choose
