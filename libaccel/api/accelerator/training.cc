@@ -99,7 +99,15 @@ Training::Training(const Preparation& prepared)
       weights_(prepared) {
   check_steps(gradient_state_.num_steps());
   if (prepared.is_reproducible) steps_.emplace(prepared, gradient_state_.num_steps());
-  if (prepared.options.nan_watch) watcher_.emplace(*prepared.options.nan_watch, prepared);
+  if (const auto& watch = prepared.options.nan_watch) {
+    if (steps_ && watch->action == OnAnomaly::kThrow) {
+      throw Error(ErrorCode::kUnsupported,
+                  "a nan_watch that throws, in reproducible training: ranks have different numbers "
+                  "of micro-batches",
+                  "set NanWatch.action to kWarn");
+    }
+    watcher_.emplace(*watch, prepared);
+  }
 }
 
 void Training::set_accumulation_steps(int steps) {

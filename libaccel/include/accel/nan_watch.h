@@ -11,8 +11,8 @@
 // A loss jumps when it is far above the ones before it: the robust z-score (loss - median) / (1.4826 MAD) of the last `window`
 // finite losses, with a deviation of at least 1 % of the median's size, is above spike_score. 16 losses must be known.
 //
-// A micro-batch of weight 0 is not looked at. A backward in which Lomo or AdaLomo steps has stepped when it throws. kThrow and
-// join_uneven_inputs() are refused together.
+// A micro-batch of weight 0 is not looked at. A backward in which Lomo or AdaLomo steps has stepped when it throws. kThrow is
+// refused in reproducible training and with join_uneven_inputs(): ranks make different numbers of backwards there.
 //
 // Cost:     nothing when it is off. On: one pass over each gradient (a sum) and, where the loss is watched, its value; a device is
 //           waited for in each. kThrow: one message of 32 bytes for each backward. docs/numerics.md has numbers.
