@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""docs/parity.md lists every public name of accelerate, and what it says is there is there; the manual has each flag of its commands.
+"""docs/parity_names.yaml lists every public name of accelerate, and what it says is there is there; the manual has each flag of its commands.
 
-The names come from the installed package. A row's first column is a name or a glob over names; "done" and
-"differs" rows must name C++ symbols that the public headers hold and tests that exist. Flags and their choices are those of the
-peers' own parsers, torchrun's too; the manual is written from the tables that our parsers read.
-Run by ctest with the peer's Python.
+The names, their arguments and the defaults of these come from the installed package, ours from the public headers. What is "done"
+or "differs" names C++ symbols that the headers hold and tests that exist; each argument that Accelerate has a default for is an
+argument or a field here, with the same default, or the table says what serves in its place. A table that says so of what is there
+is a fault too. Flags and their choices are those of the peers' own parsers, torchrun's too; the manual is written from the tables
+that our parsers read.
+
+  tests/peer/parity_names.py            compares; run by ctest with the peer's Python
+  tests/peer/parity_names.py --write    writes the table of docs/parity.md
 """
 
+import enum
 import fnmatch
 import importlib
 import inspect
@@ -15,10 +20,16 @@ import pathlib
 import re
 import sys
 
+import yaml
+
+from cpp_declarations import Declarations
+
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+PAGE = SOURCE / "docs/parity.md"
+BEGIN, END = "<!-- names: written by tests/peer/parity_names.py --write -->\n", "<!-- end of names -->\n"
 MODULES = ["state", "data_loader", "optimizer", "scheduler", "tracking", "logging", "launchers", "big_modeling", "hooks",
            "local_sgd", "checkpointing", "inference", "parallelism_config"]
-STATUSES = {"done", "differs", "not yet", "not needed"}
+STATES = {"done", "differs", "not yet", "not needed"}
 
 
 def public(module):
@@ -40,40 +51,152 @@ def peer_names():
     return sorted(names)
 
 
-def rows():
-    for number, line in enumerate((SOURCE / "docs/parity.md").read_text().splitlines(), 1):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) == 4 and cells[1] in STATUSES:
-            yield number, cells[0].strip("`"), cells[1], cells[2], cells[3]
+def peer_object(name):
+    import accelerate
+
+    module, _, member = name.rpartition(".")
+    if module == "Accelerator":
+        return inspect.getattr_static(accelerate.Accelerator, member)
+    return getattr(importlib.import_module(f"accelerate.{module}" if module else "accelerate"), member)
 
 
-def header_text():
+def peer_defaults(name):
+    """{argument: default} of those that may be left out."""
+    made = peer_object(name)
+    made = getattr(made, "__func__", made)
+    if isinstance(made, property) or not callable(made) or inspect.isclass(made) and issubclass(made, enum.Enum):
+        return {}
+    return {argument.name: argument.default for argument in inspect.signature(made).parameters.values()
+            if argument.default is not argument.empty and not argument.name.startswith("_")}
+
+
+def table():
+    entries = yaml.safe_load((SOURCE / "docs/parity_names.yaml").read_text())
+    for entry in entries:
+        entry["tests"] = [entry["test"]] if isinstance(entry.get("test"), str) else entry.get("test", [])
+        entry["symbols"] = re.findall(r"`([A-Za-z0-9_:]+)[^`]*`", entry.get("here", ""))
+        entry.setdefault("without", {})
+        entry.setdefault("defaults", {})
+    return entries
+
+
+def headers():
     folders = [SOURCE / "libaccel/include/accel", SOURCE / "runtime/include/accel"]
-    return "\n".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.h")))
+    return [path for folder in folders for path in sorted(folder.rglob("*.h"))]
 
 
-def faults():
+def name_faults(entries):
     names = peer_names()
     assert "Accelerator.accumulate" in names and len(names) > 300, "the peer's names were not read"
-    table = list(rows())
+    patterns = [pattern for entry in entries for pattern in entry["names"]]
     for name in names:
-        if not any(fnmatch.fnmatchcase(name, pattern) for _, pattern, *_ in table):
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             yield f"{name} is public in the peer and not listed"
-    headers = header_text()
-    for number, pattern, status, symbols, test in table:
-        where = f"docs/parity.md:{number}: {pattern}"
+    for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            yield f"{where} is no public name of the peer"
-        if status in ("done", "differs"):
-            for symbol in re.findall(r"`([A-Za-z0-9_:]+)[^`]*`", symbols):
-                if not re.search(rf"\b{symbol.split('::')[-1]}\b", headers):
-                    yield f"{where}: {symbol} is in no public header"
-            tests = re.findall(r"`(tests/[^`]+)`", test)
-            if not tests:
-                yield f"{where} names no test"
-            for path in tests:
-                if not (SOURCE / path).exists():
-                    yield f"{where}: {path} is not there"
+            yield f"{pattern} is no public name of the peer"
+        if patterns.count(pattern) > 1:
+            yield f"{pattern} is listed twice"
+
+
+def entry_faults(entries):
+    text = "\n".join(path.read_text() for path in headers())
+    for entry in entries:
+        where = entry["names"][0]
+        if entry["state"] not in STATES:
+            yield f"{where}: {entry['state']} is none of {sorted(STATES)}"
+        if entry["state"] not in ("done", "differs"):
+            continue
+        for symbol in entry["symbols"]:
+            if not re.search(rf"\b{symbol.split('::')[-1]}\b", text):
+                yield f"{where}: {symbol} is in no public header"
+        if not entry["tests"] or not entry["symbols"]:
+            yield f"{where} names no test or no symbol"
+        for path in entry["tests"]:
+            if not (SOURCE / path).exists():
+                yield f"{where}: {path} is not there"
+
+
+def plain(value):
+    """A default of Python, for comparing."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None or value == () or "factory" in str(value):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(float(value)) if isinstance(value, (int, float)) else str(value).lower()
+
+
+def plain_here(kind, value):
+    """A default of C++ alike; "required" where there is none and the type has no empty value."""
+    if value is None:
+        return "required" if re.match(r"(const )?(int|bool|double|float|std::u?int\w+)$", kind) else ""
+    if value in ("{}", "std::nullopt", "nullptr", '""'):
+        return ""
+    if number := re.fullmatch(r"(?:std::int64_t)?\{?(-?[\d.]+)[fFL]?\}?", value):
+        return repr(float(number[1]))
+    if constant := re.fullmatch(r"\w+::k(\w+)", value):
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", constant[1]).lower()
+    return value.strip('"').lower()
+
+
+def signature_faults(entries):
+    declarations = Declarations(headers())
+    compared = 0
+    for entry in entries:
+        if entry["state"] not in ("done", "differs"):
+            continue
+        here = {}
+        for symbol in entry["symbols"]:
+            for name, value in declarations.parameters(symbol).items():
+                here.setdefault(name, value)
+        for name in entry["names"]:
+            if "*" in name:
+                continue
+            wanted = peer_defaults(name)
+            compared += len(wanted)
+            for argument, default in wanted.items():
+                is_here, is_excused = argument in here, argument in entry["without"]
+                if is_here == is_excused:
+                    yield f"{name}: {argument} is {'here, and' if is_here else 'not here, and not'} listed under `without`"
+                if not is_here:
+                    continue
+                differs = plain(default) != plain_here(*here[argument])
+                if differs != (argument in entry["defaults"]):
+                    yield (f"{name}: the default of {argument} is {default!r} in the peer and {here[argument][1]} here, "
+                           f"{'not listed' if differs else 'but listed'} under `defaults`")
+            for argument in (*entry["without"], *entry["defaults"]):
+                if argument not in wanted:
+                    yield f"{name} has no {argument} with a default in the peer"
+    assert compared > 150, "the peer's arguments were not read"
+
+
+def rendered(entries):
+    lines = ["| name | status | in accel | test |", "|---|---|---|---|"]
+    for entry in entries:
+        if entry["state"] not in ("done", "differs"):
+            continue
+        here = entry["here"]
+        for kind, words in (("without", "without"), ("defaults", "other defaults:")):
+            if entry[kind]:
+                here += f"; {words} " + ", ".join(f"`{argument}` ({why})" for argument, why in entry[kind].items())
+        lines.append(f"| {names_text(entry)} | {entry['state']} | {here} | {', '.join(f'`{path}`' for path in entry['tests'])} |")
+    for state, words in (("not yet", "Not there yet"), ("not needed", "Not needed")):
+        for entry in entries:
+            if entry["state"] == state:
+                lines += ["", f"{words}{', ' + entry['here'] if entry.get('here') else ''}: {names_text(entry)}."]
+    return "\n".join(lines) + "\n"
+
+
+def names_text(entry):
+    return ", ".join(f"`{name}`" for name in entry["names"])
+
+
+def page_with(entries):
+    text = PAGE.read_text()
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    return text[:begin] + "\n" + rendered(entries) + "\n" + text[end:]
 
 
 def constant_faults():
@@ -126,7 +249,13 @@ def bare(flag):
 
 
 def main():
-    found = [*faults(), *constant_faults(), *flag_faults()]
+    entries = table()
+    if "--write" in sys.argv:
+        PAGE.write_text(page_with(entries))
+        return 0
+    found = [*name_faults(entries), *entry_faults(entries), *signature_faults(entries), *constant_faults(), *flag_faults()]
+    if PAGE.read_text() != page_with(entries):
+        found.append("the table of docs/parity.md is stale: run tests/peer/parity_names.py --write")
     for fault in found:
         print("parity:", fault)
     print(f"parity: {len(found)} faults, {len(peer_names())} names")

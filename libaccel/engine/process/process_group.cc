@@ -454,7 +454,8 @@ void ProcessGroup::all_to_all_rows(at::Tensor& output,
                                    std::string_view operation) {
   at::Tensor sent = input.view(at::kByte);
   at::Tensor got = output.view(at::kByte);
-  begin(operation, [&] {
+  // Ranks have different numbers of rows.
+  begin({"all_to_all", operation}, [&] {
     return group_->alltoall_base(got, sent, output_rows, input_rows);
   }).wait();
 }

@@ -15,7 +15,7 @@
 // refused in reproducible training and with join_uneven_inputs(): ranks make different numbers of backwards there.
 //
 // Cost:     nothing when it is off. On: one pass over each gradient (a sum) and, where the loss is watched, its value; a device is
-//           waited for in each. kThrow: one message of 32 bytes for each backward. docs/numerics.md has numbers.
+//           waited for in each. kThrow: one message of 32 bytes for each backward.
 // Threads:  the thread that trains.
 // Source:   tests/unit/libaccel/train/nan_watch_test.cc; robust score: Iglewicz and Hoaglin (1993).
 #pragma once
