@@ -226,4 +226,5 @@ int main(int argc, char** argv) {
   if (state.debug()) add_debug(state, results);
   state.wait_for_everyone();
   std::puts(results.dump().c_str());
+  return 0;
 }

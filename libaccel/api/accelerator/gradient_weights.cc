@@ -105,6 +105,7 @@ double GradientWeights::total(const std::optional<MicroBatches>& run) const {
 std::vector<at::Tensor> GradientWeights::gradients() const {
   std::vector<at::Tensor> gradients;
   std::unordered_set<const c10::TensorImpl*> seen;
+  std::unordered_set<const c10::StorageImpl*> whole;
   const auto add = [&](const at::Tensor& parameter) {
     const at::Tensor& gradient = parameter.grad();
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) return;
@@ -114,12 +115,18 @@ std::vector<at::Tensor> GradientWeights::gradients() const {
     for (const NamedParameter& parameter : trainable_parameters(*model->module()))
       add(parameter.tensor);
   }
-  const bool has_views = prepared_.fsdp && prepared_.fsdp->keeps_whole_gradients;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.layout() == at::kStrided) whole.insert(gradient.storage().unsafeGetStorageImpl());
+  }
   for (const AcceleratedOptimizer& optimizer : prepared_.optimizers) {
     const StepGate* const gate = Preparation::gate_of(optimizer);
     for (const auto& group : optimizer.optimizer().param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
-        if (!(has_views && gate != nullptr && gate->is_piece(parameter))) add(parameter);
+        const at::Tensor& gradient = parameter.grad();
+        const bool is_view = gate != nullptr && gate->is_piece(parameter) && gradient.defined() &&
+                             gradient.layout() == at::kStrided &&
+                             whole.contains(gradient.storage().unsafeGetStorageImpl());
+        if (!is_view) add(parameter);
       }
     }
   }

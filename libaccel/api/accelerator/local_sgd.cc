@@ -7,6 +7,7 @@
 #include <accel/local_sgd.h>
 #include <accel/operations.h>
 
+#include "libaccel/engine/process/join_roll.h"
 #include "libaccel/tensors/unique_parameters.h"
 
 namespace accel {
@@ -30,6 +31,14 @@ LocalSGD::LocalSGD(const Accelerator& accelerator,
         ErrorCode::kUnsupported,
         "LocalSGD is for models that every rank has as a whole (no FSDP, DeepSpeed or Megatron-LM)",
         "train without a sharding plugin, or leave LocalSGD out");
+  if (enabled && (accelerator.reproducible() || JoinRoll::current() != nullptr))
+    throw Error(
+        ErrorCode::kUnsupported,
+        std::string("LocalSGD within ") +
+            (accelerator.reproducible()
+                 ? "reproducible training, whose steps all ranks sum in one order"
+                 : "join_uneven_inputs(): ranks without batches do not take part in its averages"),
+        "leave one of them out");
   if (local_sgd_steps < 1)
     throw Error(ErrorCode::kInvalidArgument,
                 "local_sgd_steps is " + std::to_string(local_sgd_steps) + ", expected at least 1");

@@ -26,6 +26,7 @@ void announce_forward(const ModelRuntime& runtime) {
   JoinRoll* const roll = JoinRoll::of_training();
   if (roll == nullptr) return;
   GradientExchange& exchange = runtime.sync()->exchange();
+  roll->require_named(&exchange);
   const bool has_graph = at::GradMode::is_enabled();
   roll->announce_of(&exchange,
                     {.call = JoinRoll::Call::kForward,
@@ -40,11 +41,13 @@ void announce_forward(const ModelRuntime& runtime) {
 ModelRuntime::ModelRuntime(std::shared_ptr<torch::nn::Module> module,
                            std::shared_ptr<ModelSync> sync,
                            const PrecisionRecipe& recipe,
-                           c10::DeviceType device)
+                           c10::DeviceType device,
+                           bool is_for_evaluation)
     : module_(std::move(module)),
       sync_(std::move(sync)),
       recipe_(sync_ != nullptr && sync_->is_divided() ? recipe : recipe.of_whole_model()),
-      device_(device) {}
+      device_(device),
+      is_for_evaluation_(is_for_evaluation) {}
 
 ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
   const PrecisionRecipe& recipe = runtime_.recipe();

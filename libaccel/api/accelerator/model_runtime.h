@@ -21,7 +21,8 @@ class ModelRuntime {
   ModelRuntime(std::shared_ptr<torch::nn::Module> module,
                std::shared_ptr<ModelSync> sync,
                const PrecisionRecipe& recipe,
-               c10::DeviceType device);
+               c10::DeviceType device,
+               bool is_for_evaluation);
 
   [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const noexcept {
     return module_;
@@ -29,6 +30,7 @@ class ModelRuntime {
   [[nodiscard]] const std::shared_ptr<ModelSync>& sync() const noexcept { return sync_; }
   [[nodiscard]] const PrecisionRecipe& recipe() const noexcept { return recipe_; }
   [[nodiscard]] c10::DeviceType device() const noexcept { return device_; }
+  [[nodiscard]] bool is_for_evaluation() const noexcept { return is_for_evaluation_; }
   // Whether a forward with gradients has come this way, and not only to the module itself.
   [[nodiscard]] bool has_run() const noexcept { return has_run_; }
   void note_run() noexcept { has_run_ = true; }
@@ -38,6 +40,7 @@ class ModelRuntime {
   std::shared_ptr<ModelSync> sync_;
   PrecisionRecipe recipe_;
   c10::DeviceType device_;
+  bool is_for_evaluation_;
   bool has_run_ = false;
 };
 

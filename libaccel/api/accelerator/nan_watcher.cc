@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -133,9 +134,19 @@ void NanWatcher::tell(TrainingAnomaly anomaly) const {
 
 void NanWatcher::end() {
   const bool is_news = finding_ && (!is_told_ || options_.action == OnAnomaly::kThrow);
-  if (is_news) tell(described(*finding_, prepared_.state.process_index()));
+  std::exception_ptr of_program;
+  try {
+    if (is_news) tell(described(*finding_, prepared_.state.process_index()));
+  } catch (...) {
+    of_program = std::current_exception();  // the other ranks wait for this one first
+  }
   is_told_ = finding_.has_value();
-  if (options_.action == OnAnomaly::kThrow) throw_on_all_ranks();
+  try {
+    if (options_.action == OnAnomaly::kThrow) throw_on_all_ranks();
+  } catch (const Error&) {
+    if (of_program == nullptr) throw;  // else what the program threw says more
+  }
+  if (of_program != nullptr) std::rethrow_exception(of_program);
 }
 
 void NanWatcher::throw_on_all_ranks() const {

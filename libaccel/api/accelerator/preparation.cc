@@ -9,6 +9,7 @@
 
 #include <accel/env_contract.h>
 #include <accel/error.h>
+#include <accel/lomo.h>
 
 #include "libaccel/api/accelerator/reproducible_steps.h"
 #include "libaccel/engine/gradients/communication_hooks.h"
@@ -144,7 +145,7 @@ Preparation::Preparation(const AcceleratorOptions& given, DeepSpeedOptions read)
       deepspeed_(given, read, fsdp ? config_without_file(*fsdp) : "") {
   if (!read.config.empty())
     sharding::check_batch_sizes(
-        read.config, std::nullopt, accumulation_plugin(options).num_steps, state.num_processes());
+        read.config, std::nullopt, accumulation_plugin(options).num_steps, sharing_processes());
   for (const std::string& notice : check_unserved_variables(process_env()))
     logger.warning_once(notice);
   sharding::set_loads_on_main_only(fsdp);
@@ -155,6 +156,10 @@ Preparation::Preparation(const AcceleratorOptions& given, DeepSpeedOptions read)
   if (const auto notice = slow_bf16_notice(recipe, state.device().type(), read_cpu_features()))
     logger.warning_once(*notice);
   if (recipe.scaler) scaler = std::make_shared<GradScaler>(*recipe.scaler, state.device());
+}
+
+int Preparation::sharing_processes() const {
+  return is_reproducible ? 1 : state.num_processes();
 }
 
 // Loaders may outlive this object.
@@ -195,11 +200,17 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
                 "construct the model before prepare()");
   }
   for (const auto& known : models) {
-    if (known->module() == module) return known;
+    if (known->module() != module) continue;
+    if (known->is_for_evaluation() == asked.evaluation_mode) return known;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string("a model that was prepared ") +
+                    (asked.evaluation_mode ? "for training is prepared with evaluation_mode"
+                                           : "with evaluation_mode is prepared for training"),
+                "prepare a copy of it: clone() of the module");
   }
   const bool is_placed = asked.device_placement.value_or(options.device_placement);
   if (is_placed && !sharding::is_empty(*module)) module->to(state.device());
-  if (is_reproducible) refuse_irreproducible(*module, options, fsdp);
+  if (is_reproducible && !asked.evaluation_mode) refuse_irreproducible(*module, options, fsdp);
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = state.process_group();
   const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;
@@ -218,7 +229,7 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   warn_of_options_without_effect(sync.get(), has_budget);
   if (is_trained) keep_freed_memory();
   models.push_back(std::make_shared<ModelRuntime>(
-      std::move(module), std::move(sync), recipe, state.device().type()));
+      std::move(module), std::move(sync), recipe, state.device().type(), asked.evaluation_mode));
   return models.back();
 }
 
@@ -276,6 +287,13 @@ AcceleratedOptimizer Preparation::add_optimizer(const DummyOptim& dummy) {
 
 AcceleratedOptimizer Preparation::keep_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  if (fsdp && fsdp->gradient_clipping &&
+      dynamic_cast<const BackwardOptimizer*>(optimizer.get()) != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "gradient_clipping of DeepSpeed with an optimizer that steps in the backward: "
+                "there is no step() that would clip",
+                "set clip_grad_norm of Lomo or AdaLomo, and leave gradient_clipping out");
+  }
   optimizers.emplace_back(std::move(optimizer), scaler);
   sharded_optimizers_.emplace_back();
   if (fsdp && fsdp->gradient_clipping) optimizers.back().set_clipping(*fsdp->gradient_clipping);
@@ -309,7 +327,7 @@ AcceleratedScheduler Preparation::add_scheduler(std::shared_ptr<Scheduler> sched
 
 // It steps once for each step of the optimizer, as DeepSpeed's engine does.
 AcceleratedScheduler Preparation::add_scheduler(const DummyScheduler& dummy) {
-  const int sharing = options.dataloader_config.split_batches ? 1 : state.num_processes();
+  const int sharing = options.dataloader_config.split_batches ? 1 : sharing_processes();
   return keep_scheduler(
       deepspeed_.make_scheduler(
           dummy, optimizers.empty() ? nullptr : &optimizers.back().optimizer(), sharing),
@@ -406,7 +424,7 @@ std::string Preparation::deepspeed_config(std::int64_t gradient_accumulation_ste
                            fsdp->gradient_clipping.value_or(0),
                            micro_batch_size(),
                            gradient_accumulation_steps,
-                           state.num_processes());
+                           sharing_processes());
 }
 
 std::vector<torch::nn::Module*> Preparation::modules() const {

@@ -72,6 +72,8 @@ class Preparation {
   [[nodiscard]] std::string deepspeed_config(std::int64_t gradient_accumulation_steps) const;
 
   [[nodiscard]] ShardOptions shard_options() const;
+  // Over which the batches of a step are counted: a step of reproducible training has as many on any number.
+  [[nodiscard]] int sharing_processes() const;
   // Throws as Accelerator::set_state_dict_type().
   void set_state_dict_type(StateDictType type);
   [[nodiscard]] std::vector<torch::nn::Module*> modules() const;

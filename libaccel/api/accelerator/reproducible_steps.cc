@@ -121,6 +121,13 @@ void ReproducibleSteps::begin_backward() {
                 "of it",
                 "hold accelerator.accumulate(model) around each micro-batch, and add its losses");
   }
+  for (const auto& model : prepared_.models) {
+    if (model->sync() == nullptr || !model->sync()->syncs_in_backward()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "trigger_sync_in_backward() in reproducible training: the last micro-batch of a "
+                "step exchanges for all",
+                "leave it out");
+  }
   if (micro_batch() > run_.begin) {
     for (auto& [model, sums] : sums_) sums.before_backward(micro_batch());
     return;

@@ -157,18 +157,23 @@ void Training::end_batch() {
 
 namespace {
 
-[[noreturn]] void refuse_weighted_step() {
+// learning_rate: it steps, which changes what a graph that is kept has saved, before a sum of weights is known.
+void refuse_beside_learning_rate(const BackwardOptions& options) {
+  const char* const other = options.weight                         ? "a weight"
+                            : options.create_graph                 ? "create_graph"
+                            : options.retain_graph.value_or(false) ? "retain_graph"
+                                                                   : nullptr;
+  if (other == nullptr) return;
   throw Error(ErrorCode::kUnsupported,
-              "a backward has a weight and a learning_rate: it would step before the sum of the "
-              "weights is known",
-              "leave the weight out, or use another optimizer");
+              std::string("a backward has ") + other + " and a learning_rate, with which it steps",
+              "leave one of them out, or use another optimizer than Lomo and AdaLomo");
 }
 
 }  // namespace
 
 void Training::backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (options.learning_rate) {
-    if (options.weight) refuse_weighted_step();
+    refuse_beside_learning_rate(options);
     return lomo_backward(loss, *options.learning_rate);
   }
   if (options.create_graph) refuse_averages_with_graph(prepared_.models);
@@ -177,19 +182,28 @@ void Training::backward(const at::Tensor& loss, const BackwardOptions& options) 
   if (steps_) steps_->begin_backward();
   ++num_batches_;
   // What counts for nothing may be NaN.
-  if (watcher_) watcher_->begin(loss, num_batches_, options.weight != 0.0);
+  const std::int64_t number =
+      steps_ ? steps_->num_micro_batches() + steps_->micro_batch() + 1 : num_batches_;
+  if (watcher_) watcher_->begin(loss, number, options.weight != 0.0);
   try {
     differentiate(scaled(loss_part(loss, options.weight)), options);
+    if (watcher_) watcher_->end();
   } catch (...) {
-    if (steps_) steps_->begin_anew();  // it lacks a micro-batch
+    abandon_micro_batch();
     throw;
   }
-  if (watcher_) watcher_->end();
   if (steps_) steps_->end_backward();
   const auto run = steps_ ? std::optional(steps_->run()) : std::nullopt;
   weights_.add(options.weight, steps_ ? std::optional(steps_->micro_batch()) : std::nullopt);
   if (gradient_state_.sync_gradients()) weights_.end(run);
   for (StepObserver* const observer : observers_) observer->after_backward();
+}
+
+// A step of reproducible training lacks a micro-batch then. Another accumulation keeps the weights of the gradients that it has,
+// unless it is over.
+void Training::abandon_micro_batch() {
+  if (steps_) steps_->begin_anew();
+  if (steps_ || gradient_state_.sync_gradients()) weights_.begin_anew();
 }
 
 at::Tensor Training::scaled(const at::Tensor& part) const {

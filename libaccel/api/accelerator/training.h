@@ -80,6 +80,8 @@ class Training final : public Stateful {
   // The one that steps in the backward. Throws kInvalidArgument unless there is one.
   [[nodiscard]] const AcceleratedOptimizer& backward_optimizer() const;
   void refuse_step_in_backward() const;
+  // Its backward has failed.
+  void abandon_micro_batch();
   void run_on_all_ranks(const at::Tensor& loss, const BackwardOptions& options) const;
   void announce_backward() const;
   void warn_of_models_without_optimizer() const;

@@ -17,11 +17,7 @@ namespace {
 void announce_exchange(const GradientExchange* exchange) {
   JoinRoll* const roll = JoinRoll::of_training();
   if (roll == nullptr) return;
-  if (!roll->place_of(exchange)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "a model that join_uneven_inputs() does not name is trained within it",
-                "name all models that are trained: join_uneven_inputs(first, second)");
-  }
+  roll->require_named(exchange);
   roll->announce_of(exchange, {.call = JoinRoll::Call::kExchange});
 }
 

@@ -135,6 +135,10 @@ at::Tensor PowerSgd::exchange(GradientBucket& bucket, CommunicationGroup& group)
   if (exchanges < options_.start_powerSGD_iter) return allreduce_hook(bucket, group);
   Bucket& state = buckets_[bucket.index];
   std::vector<std::int64_t> numels = parameter_numels(bucket);
+  const auto is_other = [&](const at::Tensor& kept) {
+    return kept.defined() && kept.scalar_type() != bucket.buffer.scalar_type();
+  };
+  if (is_other(state.error) || is_other(state.q)) state = {};
   if (!state.numels.empty() && state.numels != numels) {
     state = {};
     return allreduce_hook(bucket, group);
@@ -279,6 +283,8 @@ StateDict PowerSgd::state_dict() const {
   state.values = {{"num_exchanges", num_exchanges_},
                   {"num_draws", num_draws_},
                   {"num_ranks", num_ranks_},
+                  {"form", static_cast<std::int64_t>(form_)},
+                  {"columns", options_.matrix_approximation_rank},
                   {"num_buckets", std::ssize(buckets_)}};
   for (const auto& [index, bucket] : buckets_) {
     state.values[bucket_key(index, "numels")] = bucket.numels;
@@ -306,6 +312,10 @@ void PowerSgd::load_state_dict(const StateDict& state) {
     bucket.error = tensor("error");
     bucket.q = tensor("q");
   }
+  // Errors and Q of another form, or of another number of columns, have other sizes.
+  const bool is_alike = reader.integer("form") == static_cast<std::int64_t>(form_) &&
+                        reader.integer("columns") == options_.matrix_approximation_rank;
+  if (!is_alike) buckets.clear();
   num_exchanges_ = num_exchanges;
   num_ranks_ = num_ranks;
   buckets_ = std::move(buckets);

@@ -41,6 +41,7 @@ class PowerSgd final : public Stateful {
 
   // Of this rank, and how many there were.
   [[nodiscard]] StateDict state_dict() const override;
+  // A state of another form, or of another number of columns, begins anew; so does, at its exchange, one of another type of numbers.
   // Throws kCheckpointMismatch.
   void load_state_dict(const StateDict& state) override;
   // After a load, or where this rank found nothing to load: all go on from where rank 0 is. Errors of another number of ranks

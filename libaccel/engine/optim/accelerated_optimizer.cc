@@ -245,13 +245,28 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) const {
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
 }
 
+namespace {
+
+TrainEval* modes_of(torch::optim::Optimizer& optimizer) {
+  auto* const modes = dynamic_cast<TrainEval*>(&optimizer);
+  if (modes != nullptr && JoinRoll::current() != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "train() or eval() of an optimizer within join_uneven_inputs(): ranks without "
+                "batches do not take part in it",
+                "call it before the scope begins or behind its end");
+  }
+  return modes;
+}
+
+}  // namespace
+
 void AcceleratedOptimizer::train() const {
-  if (auto* const modes = dynamic_cast<TrainEval*>(shared_->optimizer.get()))
+  if (TrainEval* const modes = modes_of(*shared_->optimizer))
     shared_->write([modes] { modes->train(); });
 }
 
 void AcceleratedOptimizer::eval() const {
-  if (auto* const modes = dynamic_cast<TrainEval*>(shared_->optimizer.get()))
+  if (TrainEval* const modes = modes_of(*shared_->optimizer))
     shared_->write([modes] { modes->eval(); });
 }
 

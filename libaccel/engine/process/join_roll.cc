@@ -28,9 +28,11 @@ constexpr std::size_t kMost = 2 * kNumAgreed;
 constexpr std::size_t kRank = kMost + 1;
 constexpr std::size_t kNumValues = kRank + 1;
 
-constexpr std::array<std::string_view, 10> kCalls = {"a forward",
+constexpr std::array<std::string_view, 12> kCalls = {"a forward",
                                                      "backward()",
                                                      "an exchange of gradients",
+                                                     "the unit of weights",
+                                                     "the sum of weights",
                                                      "accumulate()",
                                                      "clip_grad_norm_()",
                                                      "clip_grad_value_()",
@@ -38,6 +40,7 @@ constexpr std::array<std::string_view, 10> kCalls = {"a forward",
                                                      "step() of an optimizer",
                                                      "zero_grad() of an optimizer",
                                                      "step() of a scheduler"};
+static_assert(kCalls.size() == static_cast<std::size_t>(JoinRoll::Call::kScheduler) + 1);
 
 std::string text_of_call(const JoinRoll::Announcement& announcement) {
   const auto call = static_cast<std::size_t>(announcement.call);
@@ -75,6 +78,15 @@ JoinRoll* JoinRoll::of_training() noexcept {
 std::optional<std::int64_t> JoinRoll::place_of(const void* object) const {
   const auto found = std::find(objects_.begin(), objects_.end(), object);
   return found == objects_.end() ? std::nullopt : std::optional(found - objects_.begin());
+}
+
+void JoinRoll::require_named(const void* exchange) const {
+  if (place_of(exchange)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "a model that join_uneven_inputs() does not name is called within it",
+      "name all models that are trained: join_uneven_inputs(first, second); prepare others with "
+      "prepare_model(model, {.evaluation_mode = true})");
 }
 
 std::int64_t JoinRoll::announce(const Announcement& announcement) {

@@ -73,6 +73,8 @@ class JoinRoll {
 
   // Tells ranks that have joined. Returns the greatest `most`. Requires: every rank that trains calls it.
   std::int64_t announce(const Announcement& announcement);
+  // Throws kInvalidArgument for a model's exchange that is none of `objects`: ranks that have joined know nothing of it.
+  void require_named(const void* exchange) const;
   // The same of an object; nothing when it is none of `objects`.
   void announce_of(const void* object, Announcement announcement);
 

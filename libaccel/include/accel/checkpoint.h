@@ -112,7 +112,7 @@ enum class CheckpointFormat {
 struct SaveStateOptions {
   // false: weights go into pytorch_model.bin, a pickle as torch.save() writes it, and what is divided over ranks is gathered.
   bool safe_serialization = true;
-  // kAccelerate: what is divided over ranks is gathered; LBFGS and optimizers of classes of your own are kUnsupported.
+  // kAccelerate: what is divided over ranks is gathered; LBFGS, Muon, AdaLomo and optimizers of your own are kUnsupported.
   CheckpointFormat format = CheckpointFormat::kAccel;
 };
 

@@ -124,6 +124,33 @@ TEST(EvaluationMode, AModelThatIsPreparedForItWaitsForNobody) {
   });
 }
 
+TEST_F(AcceleratorMembers, AModelIsPreparedForTrainingOrForEvaluation) {
+  Accelerator accelerator;
+  const auto model = accelerator.prepare_model(net_, {.evaluation_mode = true});
+  EXPECT_EQ(accelerator.prepare_model(net_, {.evaluation_mode = true}).unwrap().ptr(), net_.ptr());
+  try {
+    (void)accelerator.prepare(net_);
+    FAIL() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("with evaluation_mode is prepared for training"));
+  }
+}
+
+TEST_F(AcceleratorMembers, ABackwardThatStepsTakesNeitherWeightNorGraph) {
+  Accelerator accelerator;
+  const auto refused = [&](const BackwardOptions& options) {
+    try {
+      accelerator.backward(net_(at::ones({1, 2})).sum(), options);
+      return std::string("it was taken");
+    } catch (const Error& error) {
+      return error.message();
+    }
+  };
+  EXPECT_THAT(refused({.weight = 1.0, .learning_rate = 0.1}), HasSubstr("a weight"));
+  EXPECT_THAT(refused({.retain_graph = true, .learning_rate = 0.1}), HasSubstr("retain_graph"));
+  EXPECT_THAT(refused({.create_graph = true, .learning_rate = 0.1}), HasSubstr("create_graph"));
+}
+
 // A teacher and a student, or a generator and its critic, each with optimizer, precision of the process and count of its own.
 TEST(SeveralAccelerators, TrainDisjointModelsInOneProcess) {
   test::run_ranks(2, [] {

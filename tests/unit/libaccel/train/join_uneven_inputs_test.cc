@@ -190,6 +190,21 @@ INSTANTIATE_TEST_SUITE_P(Strategies,
                                            Strategy{"Zero3", "shm", 3}),
                          name_of);
 
+TEST(JoinUnevenInputsOnRanks, AForwardOfAModelThatIsNotNamedIsRefused) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator;
+    const auto model = accelerator.prepare(seeded_linear());
+    const auto other = accelerator.prepare(seeded_linear());
+    const auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
+    try {
+      (void)other(sample(0));
+      FAIL() << "it was taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("does not name"));
+    }
+  });
+}
+
 TEST(JoinUnevenInputsOnRanks, ReproducibleTrainingIsRefused) {
   test::run_ranks(2, [] {
     Accelerator accelerator({.gradient_accumulation_steps = 2, .reproducible = true});

@@ -167,6 +167,28 @@ TEST(PowerSgd, ARunThatGoesOnFromACheckpointIsTheUninterruptedOneToTheBit) {
   });
 }
 
+// Errors and Q of other sizes are not taken over; the numbers of exchanges and of seeds are.
+TEST(PowerSgd, AStateOfOtherColumnsOrOfTheOtherFormBeginsAnew) {
+  const test::ScratchFolder folder;
+  test::run_ranks(2, [&] {
+    {
+      CopiedRun run(compressing(Hook::kPowerSgd, 1));
+      auto [model, optimizer] = run.accelerator.prepare(run.net, run.sgd);
+      for (int step = 0; step < 3; ++step) run.step(model, optimizer, step);
+      run.accelerator.save_state(folder.path() / "saved");
+    }
+    for (const auto& [hook, columns] :
+         {std::pair(Hook::kPowerSgd, 2), std::pair(Hook::kBatchedPowerSgd, 1)}) {
+      CopiedRun run(compressing(hook, columns));
+      auto [model, optimizer] = run.accelerator.prepare(run.net, run.sgd);
+      run.accelerator.load_state(folder.path() / "saved");
+      for (int step = 3; step < 5; ++step) run.step(model, optimizer, step);
+      for (const at::Tensor& weight : run.weights())
+        EXPECT_TRUE(weight.isfinite().all().item<bool>());
+    }
+  });
+}
+
 TEST(PowerSgd, OnMoreRanksThanHaveSavedAllGoOnTogether) {
   const test::ScratchFolder folder;
   const auto train = [&](bool resumes) {

@@ -12,7 +12,9 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -219,6 +221,21 @@ TEST_F(Weighted, GradientsOfNoTokensAtAllAreZero) {
     accelerator.backward(mean_loss(model(at::full({2, 4}, 1.0))), {.weight = 2.0});
     EXPECT_GT(net->second->bias.grad().abs().item<double>(), 0);
   });
+}
+
+// Its weight is not there in the next accumulation, whose gradient is the mean of what has come since.
+TEST_F(Weighted, ABackwardThatFailedCountsForNothing) {
+  Accelerator accelerator;
+  Linear net(2, 1);
+  const auto model = accelerator.prepare(net);
+  const at::Tensor with_no_graph = at::ones({});
+  EXPECT_ANY_THROW(accelerator.backward(with_no_graph, {.weight = 5.0}));
+  accelerator.backward(model(at::ones({1, 2})).sum(), {.weight = 2.0});
+  EXPECT_TRUE(at::equal(net->weight.grad(), at::ones({1, 2})));
+  net->zero_grad();
+  EXPECT_ANY_THROW(accelerator.backward(with_no_graph, {.weight = 5.0}));
+  accelerator.backward(model(at::ones({1, 2})).sum());
+  EXPECT_TRUE(at::equal(net->weight.grad(), at::ones({1, 2})));
 }
 
 TEST_F(Weighted, AWeightThatIsNoCountIsRefused) {
