@@ -215,7 +215,13 @@ struct LbfgsEntry : OptimizerEntry<torch::optim::LBFGS,
   }
 };
 
-void add_progress(Fields& fields, ScheduleFreeProgress& progress) {
+// What both schedule-free optimizers have behind their own options.
+template <typename Options>
+void add_schedule(Fields& fields, Options& options) {
+  ScheduleFreeProgress& progress = options.progress();
+  fields.push_back({"warmup_steps", &options.warmup_steps()});
+  fields.push_back({"r", &options.r()});
+  fields.push_back({"weight_lr_power", &options.weight_lr_power()});
   fields.push_back({"k", &progress.k});
   fields.push_back({"train_mode", &progress.train_mode});
   fields.push_back({"weight_sum", &progress.weight_sum});
@@ -233,11 +239,8 @@ struct AdamWScheduleFreeEntry
     Fields fields = {{"lr", &options.lr()},
                      {"betas", &options.betas()},
                      {"eps", &options.eps()},
-                     {"weight_decay", &options.weight_decay()},
-                     {"warmup_steps", &options.warmup_steps()},
-                     {"r", &options.r()},
-                     {"weight_lr_power", &options.weight_lr_power()}};
-    add_progress(fields, options.progress());
+                     {"weight_decay", &options.weight_decay()}};
+    add_schedule(fields, options);
     return fields;
   }
   static Made makes_tensors(const Options&) { return {true, true}; }
@@ -250,11 +253,8 @@ struct SgdScheduleFreeEntry
   static Fields fields(Options& options) {
     Fields fields = {{"lr", &options.lr()},
                      {"momentum", &options.momentum()},
-                     {"weight_decay", &options.weight_decay()},
-                     {"warmup_steps", &options.warmup_steps()},
-                     {"r", &options.r()},
-                     {"weight_lr_power", &options.weight_lr_power()}};
-    add_progress(fields, options.progress());
+                     {"weight_decay", &options.weight_decay()}};
+    add_schedule(fields, options);
     return fields;
   }
   static Made makes_tensors(const Options&) { return {true}; }

@@ -44,12 +44,12 @@ def make_model(name):
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 4))
 
 
-def write_case(name, path):
+def write_case(name, path, batches=BATCHES, ranks=RANKS):
     torch.manual_seed(3)
     tensors = {"model." + key: value for key, value in make_model(name).state_dict().items()}
     shape = (8,) if name == "mlp" else (1, 8, 8)
-    tensors["inputs"] = torch.randn(BATCHES, RANKS, SAMPLES, *shape)
-    tensors["labels"] = torch.randint(0, 4, (BATCHES, RANKS, SAMPLES))
+    tensors["inputs"] = torch.randn(batches, ranks, SAMPLES, *shape)
+    tensors["labels"] = torch.randint(0, 4, (batches, ranks, SAMPLES))
     save_file(tensors, path)
 
 

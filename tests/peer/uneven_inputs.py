@@ -15,24 +15,15 @@ import unittest
 from peer_python import PEER
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.distributed.algorithms.join import Join
 
-from train_peer import SAMPLES, leave_group, make_model, run_accel, run_ranks
+from train_peer import leave_group, make_model, run_accel, run_ranks, write_case
 
 BATCHES = 8
 # A gradient is a sum of four numbers below 1; another order rounds each of three sums by at most 2^-24. A step multiplies it by the
 # rate and the momentum's sum, 0.1 * 10; eight steps add up, and carry earlier differences on at most twofold each.
 FOUR_RANKS_TOLERANCE = 3 * 2.0 ** -24 * 2.0 ** 8
-
-
-def write_case(name, path, ranks):
-    torch.manual_seed(3)
-    tensors = {"model." + key: value for key, value in make_model(name).state_dict().items()}
-    shape = (8,) if name == "mlp" else (1, 8, 8)
-    tensors["inputs"] = torch.randn(BATCHES, ranks, SAMPLES, *shape)
-    tensors["labels"] = torch.randint(0, 4, (BATCHES, ranks, SAMPLES))
-    save_file(tensors, path)
 
 
 def worker(name, path, counts):
@@ -77,7 +68,7 @@ class UnevenInputs(unittest.TestCase):
         ranks = len(counts.split(","))
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "case.safetensors")
-            write_case(model, path, ranks)
+            write_case(model, path, BATCHES, ranks)
             peer = run_ranks([PEER, os.path.abspath(__file__), "--worker", model, path, counts], ranks)
             for backend, stage in runs:
                 accel = run_accel(ranks, "uneven", model, path, backend, stage, counts)

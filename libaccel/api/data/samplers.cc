@@ -53,6 +53,24 @@ std::int64_t initial_seed_of_torch() {
   return static_cast<std::int64_t>(at::globalContext().defaultGenerator(at::kCPU).current_seed());
 }
 
+// Of samplers whose order is made of both.
+StateDict state_of_seed(std::int64_t epoch, std::int64_t seed) {
+  StateDict state;
+  state.values["epoch"] = epoch;
+  state.values["seed"] = seed;
+  return state;
+}
+
+void load_state_of_seed(const char* sampler,
+                        const StateDict& state,
+                        std::int64_t& epoch,
+                        std::int64_t& seed) {
+  const StateReader reader(sampler, state);
+  const std::int64_t saved_epoch = reader.integer("epoch");
+  seed = reader.integer("seed");
+  epoch = saved_epoch;
+}
+
 }  // namespace
 
 RandomSampler::RandomSampler(std::int64_t num_elements, RandomSamplerOptions options)
@@ -135,16 +153,11 @@ IndexOrder SeedableRandomSampler::begin_pass() {
 }
 
 StateDict SeedableRandomSampler::state_dict() const {
-  StateDict state;
-  state.values["epoch"] = epoch_;
-  state.values["seed"] = initial_seed_;
-  return state;
+  return state_of_seed(epoch_, initial_seed_);
 }
 
 void SeedableRandomSampler::load_state_dict(const StateDict& state) {
-  const StateReader reader("a seedable sampler", state);
-  epoch_ = reader.integer("epoch");
-  initial_seed_ = reader.integer("seed");
+  load_state_of_seed("a seedable sampler", state, epoch_, initial_seed_);
 }
 
 PermutationSampler::PermutationSampler(std::int64_t num_elements, std::optional<std::int64_t> seed)
@@ -159,16 +172,11 @@ IndexOrder PermutationSampler::begin_pass() {
 }
 
 StateDict PermutationSampler::state_dict() const {
-  StateDict state;
-  state.values["epoch"] = epoch_;
-  state.values["seed"] = seed_;
-  return state;
+  return state_of_seed(epoch_, seed_);
 }
 
 void PermutationSampler::load_state_dict(const StateDict& state) {
-  const StateReader reader("a permutation sampler", state);
-  epoch_ = reader.integer("epoch");
-  seed_ = reader.integer("seed");
+  load_state_of_seed("a permutation sampler", state, epoch_, seed_);
 }
 
 }  // namespace accel

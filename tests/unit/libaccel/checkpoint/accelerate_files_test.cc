@@ -1,6 +1,5 @@
 // Checkpoints in the files of HF Accelerate. Accelerate itself takes part in tests/peer/accelerate_checkpoints.py.
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,6 +19,8 @@
 #include <accel/saved_object.h>
 #include <accel/state.h>
 
+#include "tests/support/error_of.h"
+#include "tests/support/names_in.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/libaccel/checkpoint/training_run.h"
@@ -28,6 +29,8 @@ namespace accel::accelerate_files_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
+using test::names_in;
 using test::TrainingRun;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -52,23 +55,6 @@ class ProcessRandomness final : public Stateful {
     step = std::get<std::int64_t>(state.values.at("step"));
   }
 };
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-Error error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(ErrorCode::kInternal, "no error");
-}
 
 void expect_equal(const TrainingRun& a, const TrainingRun& b) {
   const auto left = a.tensors();

@@ -16,6 +16,7 @@
 #include "libaccel/engine/checkpoint/series/checkpoint_writer.h"
 #include "runtime/checkpoint/hashed_file.h"
 #include "tests/support/faulty_disk.h"
+#include "tests/support/names_in.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
@@ -27,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::FaultyDisk;
+using test::names_in;
 using test::ThreadRanks;
 using test::TrainingRun;
 using ::testing::AllOf;
@@ -34,13 +36,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 bool is_same(const TrainingRun& a, const TrainingRun& b) {
   const auto left = a.tensors();

@@ -12,6 +12,7 @@
 
 #include "runtime/checkpoint/hashed_file.h"
 #include "runtime/checkpoint/manifest.h"
+#include "tests/support/names_in.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/working_folder.h"
@@ -21,6 +22,7 @@ namespace accel::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::names_in;
 using test::SameTensor;
 using test::TrainingRun;
 using ::testing::AllOf;
@@ -29,12 +31,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  return names;
-}
 
 void expect_same(const TrainingRun& a, const TrainingRun& b) {
   const auto left = a.tensors();

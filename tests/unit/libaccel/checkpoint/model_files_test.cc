@@ -1,6 +1,5 @@
 // Weights for others: shards, tied weights, and what a file must have in common with a model.
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -21,6 +20,8 @@
 
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/checkpoint/states/shard_split.h"
+#include "tests/support/error_of.h"
+#include "tests/support/names_in.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
@@ -29,6 +30,8 @@ namespace accel::model_files_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
+using test::names_in;
 using test::SameTensor;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -56,23 +59,6 @@ struct ComputedTable : torch::nn::Module, NonPersistentBuffers {
     return name != "table";
   }
 };
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-Error error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(ErrorCode::kInternal, "no error");
-}
 
 class ModelFiles : public ::testing::Test {
  protected:

@@ -17,6 +17,7 @@
 #include <accel/saved_object.h>
 #include <accel/state.h>
 
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
@@ -26,22 +27,13 @@ namespace accel::saved_object_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 using test::SameTensor;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 c10::impl::GenericDict any_dict() {
   return c10::impl::GenericDict(c10::AnyType::get(), c10::AnyType::get());
-}
-
-Error error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(ErrorCode::kInternal, "no error");
 }
 
 std::string bytes_of(const fs::path& path) {

@@ -20,6 +20,7 @@
 #include "libaccel/tensors/divided_tensors.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/fork_ranks.h"
+#include "tests/support/names_in.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/thread_ranks.h"
 #include "tests/unit/libaccel/checkpoint/divided_model.h"
@@ -32,6 +33,7 @@ using checkpoint::RankExchange;
 using test::Divided;
 using test::FaultyDisk;
 using test::ForkRanks;
+using test::names_in;
 using test::ThreadRanks;
 using test::WhenOneIsKilled;
 using ::testing::AllOf;
@@ -53,12 +55,6 @@ void save_on(int num_ranks, const fs::path& folder, int value) {
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  return names;
 }
 
 TEST(ShardedSave, MakesTheFileThatOneProcessWouldMake) {

@@ -21,6 +21,7 @@
 #include <accel/random.h>
 
 #include "libaccel/engine/checkpoint/series/background_save.h"
+#include "tests/support/names_in.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -28,6 +29,7 @@ namespace accel::async_save_state_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::names_in;
 using ::testing::UnorderedElementsAre;
 
 AcceleratorOptions options_for(bool is_sharded, const fs::path& project) {
@@ -64,12 +66,6 @@ struct Training {
   std::optional<Prepared<torch::nn::Linear>> model;
   std::optional<AcceleratedOptimizer> optimizer;
 };
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  return names;
-}
 
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

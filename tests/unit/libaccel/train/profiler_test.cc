@@ -255,11 +255,10 @@ TEST_F(ProfilerTest, ScriptsHaveModulesAndLines) {
 }
 
 TEST(ProfilerRanks, EachWritesItsTrace) {
-  test::run_ranks(2, [] {
+  const test::ScratchFolder scratch;
+  test::run_ranks(2, [&] {
     const Accelerator accelerator({.cpu = true});
-    const std::filesystem::path folder =
-        std::filesystem::temp_directory_path() /
-        ("accel-traces-" + std::string(std::getenv("MASTER_PORT")));
+    const std::filesystem::path folder = scratch.path() / "traces";
     Profiler profiler = accelerator.profile({.output_trace_dir = folder.string()});
     multiply(1 + accelerator.process_index());
     profiler.stop();
@@ -270,8 +269,6 @@ TEST(ProfilerRanks, EachWritesItsTrace) {
       EXPECT_EQ(trace.at("distributedInfo").at("rank"), rank);
       EXPECT_EQ(trace.at("distributedInfo").at("world_size"), 2);
     }
-    accelerator.wait_for_everyone();
-    std::filesystem::remove_all(folder);
   });
 }
 
