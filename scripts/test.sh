@@ -142,6 +142,8 @@ alone() {
   limited scripts/compile_alone.py $folder --one-in $one_in --seed "$ACCEL_TEST_SEED" --jobs "$jobs" | tee $folder/alone.out
   local status=${PIPESTATUS[0]}
   remarks="; $(grep -m1 ' compiled alone' $folder/alone.out)"
+  # The end of its output names the sources that failed; what the compiler said of each stands where a report is read.
+  if [ "$status" -ne 0 ]; then grep -E ' (fatal )?error: ' $folder/alone.out | head -20 >>"$fallen"; fi
   return "$status"
 }
 # One more than cores: half of the time such tests wait, for leases or for processes.

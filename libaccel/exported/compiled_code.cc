@@ -7,6 +7,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <dlfcn.h>
 #include <sys/utsname.h>
