@@ -6,4 +6,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${1:-build}
 cmake --build "$build" --target accel-docs
-"$build/tools/accel-docs" docs
+"$build/tools/accel-docs" .

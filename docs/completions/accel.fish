@@ -37,14 +37,14 @@ complete -c accel -n __accel_is_alone -a train -d 'train an exported model on fi
 complete -c accel -n __accel_is_alone -a run -d 'submit a job to the agent of this machine and follow it'
 complete -c accel -n __accel_is_alone -a status -d 'the jobs of an agent, or one job'
 complete -c accel -n __accel_is_alone -a logs -d 'what the workers of a job wrote'
-complete -c accel -n __accel_is_alone -a stop -d 'stop a job'
+complete -c accel -n __accel_is_alone -a stop -d 'stop a job: its stop signal, its grace, then SIGKILL'
 complete -c accel -n __accel_is_alone -a signal -d 'send a signal to the workers of a job'
 complete -c accel -n __accel_is_alone -a scale -d 'change how many nodes a job has'
-complete -c accel -n __accel_is_alone -a diagnose -d 'where the workers of a job stand'
+complete -c accel -n __accel_is_alone -a diagnose -d 'where the workers of a job stand, by the kernel\'s word'
 complete -c accel -n __accel_is_alone -a ledger -d 'where the time of a job went'
-complete -c accel -n __accel_is_alone -a watch -d 'each change of a job, or of all'
+complete -c accel -n __accel_is_alone -a watch -d 'each change of a job until it ends, or of all jobs'
 complete -c accel -n __accel_is_alone -a drain -d 'let the node start no more jobs'
-complete -c accel -n __accel_is_alone -a undrain -d 'let it start jobs again'
+complete -c accel -n __accel_is_alone -a undrain -d 'let the node start jobs again'
 function __accel_is_before_script_of_launch
     not __accel_has_script 2 __config_file __num_processes __num_machines __machine_rank __main_process_ip __main_process_port __role __mpirun_hostfile __gpu_ids __mixed_precision __num_cpu_threads_per_process __dynamo_backend __dynamo_mode __log_dir __tee _t __redirects _r __log_rotate_bytes __log_keep __log_overflow __max_restarts __monitor_interval __stop_grace __hang_timeout __preflight __preflight_seconds __linger __aws_access_key_id __aws_secret_access_key __nnodes __rdzv_endpoint __rdzv_id __node_id __rdzv_token_file __rdzv_tls_dir __rdzv_dir __rdzv_join_timeout __rdzv_last_call_timeout __fencing __lease __main_training_function __tpu_name __vm __env __nproc_per_node __node_rank __master_addr __master_port __rdzv_backend __rdzv_conf __local_addr __local_ranks_filter __duplicate_stdout_filters __duplicate_stderr_filters __numa_binding __signals_to_handle __event_log_handler __logs_specs __start_method __fsdp_version __fsdp_sharding_strategy __fsdp_reshard_after_forward __fsdp_auto_wrap_policy __fsdp_transformer_layer_cls_to_wrap __fsdp_min_num_params __fsdp_backward_prefetch __fsdp_forward_prefetch __fsdp_state_dict_type __fsdp_offload_params __fsdp_use_orig_params __fsdp_cpu_ram_efficient_loading __fsdp_sync_module_states __fsdp_activation_checkpointing __fsdp_activation_checkpointing_offload __fsdp_ignored_modules __fsdp_max_live_bytes __deepspeed_config_file __zero_stage __offload_optimizer_device __offload_param_device __offload_optimizer_nvme_path __offload_param_nvme_path __gradient_accumulation_steps __gradient_clipping __zero3_init_flag __zero3_save_16bit_model __deepspeed_moe_layer_cls_names __deepspeed_hostfile __deepspeed_exclusion_filter __deepspeed_inclusion_filter __deepspeed_multinode_launcher __megatron_lm_tp_degree __megatron_lm_pp_degree __megatron_lm_num_micro_batches __megatron_lm_decoder_last_pipeline_num_layers __megatron_lm_sequence_parallelism __megatron_lm_recompute_activations __megatron_lm_recompute_granularity __megatron_lm_recompute_method __megatron_lm_recompute_num_layers __megatron_lm_use_distributed_optimizer __megatron_lm_gradient_clipping __megatron_lm_attention_backend __megatron_lm_expert_model_parallel_size __megatron_lm_context_parallel_size __megatron_lm_expert_tensor_parallel_size __megatron_lm_attention_dropout __megatron_lm_hidden_dropout __megatron_lm_attention_softmax_in_fp32 __megatron_lm_calculate_per_token_loss __megatron_lm_use_rotary_position_embeddings __megatron_lm_use_custom_fsdp __megatron_lm_no_load_optim __megatron_lm_no_save_optim __megatron_lm_eod_mask_loss __megatron_lm_optimizer_cpu_offload __megatron_lm_use_precision_aware_optimizer __megatron_lm_overlap_cpu_optimizer_d2h_h2d __parallelism_config_dp_replicate_size __parallelism_config_dp_shard_size __parallelism_config_tp_size __parallelism_config_cp_size __parallelism_config_cp_backend __parallelism_config_cp_comm_strategy __parallelism_config_sp_size __parallelism_config_sp_backend __parallelism_config_sp_seq_length __parallelism_config_sp_seq_length_is_variable __parallelism_config_sp_attn_implementation __fp8_backend __fp8_margin __fp8_interval __fp8_format __fp8_amax_history_len __fp8_amax_compute_algo __fp8_override_linear_precision __fp8_opt_level __fp8_enable_fsdp_float8_all_gather __fp8_pad_inner_dim __fp8_use_mxfp8_block_scaling
 end
@@ -314,84 +314,97 @@ complete -c accel -n '__accel_is train' -l resume -d 'go on from the newest comp
 complete -c accel -n '__accel_is train' -l overwrite -d 'delete the checkpoints of an earlier run'
 complete -c accel -n '__accel_is train' -l config -x -d 'a YAML file of these flags; what is typed holds before it'
 function __accel_is_before_script_of_run
-    not __accel_has_script 2 __name __nnodes __num_processes __max_restarts __stop_grace __hang_timeout __log_rotate_bytes __log_keep __log_overflow __preflight __preflight_seconds __cwd __env __spec __agent __tls_dir __wait
+    not __accel_has_script 2 __name __nnodes __num_processes __nproc_per_node __max_restarts __stop_grace __hang_timeout __log_rotate_bytes __log_keep __log_overflow __preflight __preflight_seconds __cwd __env __spec __agent __tls_dir __wait
 end
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l name -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l nnodes -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l num_processes -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l max_restarts -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l stop-grace -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l hang_timeout -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_rotate_bytes -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_keep -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_overflow -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_merge_stderr
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l preflight -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l preflight_seconds -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l cwd -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l env -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l spec -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l detach
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l agent -x
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l tls-dir -r -F
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l insecure
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l json
-complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l wait -x
-complete -c accel -n '__accel_is status' -l agent -x
-complete -c accel -n '__accel_is status' -l tls-dir -r -F
-complete -c accel -n '__accel_is status' -l insecure
-complete -c accel -n '__accel_is status' -l json
-complete -c accel -n '__accel_is status' -l wait -x
-complete -c accel -n '__accel_is logs' -l follow
-complete -c accel -n '__accel_is logs' -l rank -x
-complete -c accel -n '__accel_is logs' -l agent -x
-complete -c accel -n '__accel_is logs' -l tls-dir -r -F
-complete -c accel -n '__accel_is logs' -l insecure
-complete -c accel -n '__accel_is logs' -l json
-complete -c accel -n '__accel_is logs' -l wait -x
-complete -c accel -n '__accel_is stop' -l kill
-complete -c accel -n '__accel_is stop' -l agent -x
-complete -c accel -n '__accel_is stop' -l tls-dir -r -F
-complete -c accel -n '__accel_is stop' -l insecure
-complete -c accel -n '__accel_is stop' -l json
-complete -c accel -n '__accel_is stop' -l wait -x
-complete -c accel -n '__accel_is signal' -l agent -x
-complete -c accel -n '__accel_is signal' -l tls-dir -r -F
-complete -c accel -n '__accel_is signal' -l insecure
-complete -c accel -n '__accel_is signal' -l json
-complete -c accel -n '__accel_is signal' -l wait -x
-complete -c accel -n '__accel_is scale' -l agent -x
-complete -c accel -n '__accel_is scale' -l tls-dir -r -F
-complete -c accel -n '__accel_is scale' -l insecure
-complete -c accel -n '__accel_is scale' -l json
-complete -c accel -n '__accel_is scale' -l wait -x
-complete -c accel -n '__accel_is diagnose' -l agent -x
-complete -c accel -n '__accel_is diagnose' -l tls-dir -r -F
-complete -c accel -n '__accel_is diagnose' -l insecure
-complete -c accel -n '__accel_is diagnose' -l json
-complete -c accel -n '__accel_is diagnose' -l wait -x
-complete -c accel -n '__accel_is ledger' -l agent -x
-complete -c accel -n '__accel_is ledger' -l tls-dir -r -F
-complete -c accel -n '__accel_is ledger' -l insecure
-complete -c accel -n '__accel_is ledger' -l json
-complete -c accel -n '__accel_is ledger' -l wait -x
-complete -c accel -n '__accel_is watch' -l agent -x
-complete -c accel -n '__accel_is watch' -l tls-dir -r -F
-complete -c accel -n '__accel_is watch' -l insecure
-complete -c accel -n '__accel_is watch' -l json
-complete -c accel -n '__accel_is watch' -l wait -x
-complete -c accel -n '__accel_is drain' -l reason -x
-complete -c accel -n '__accel_is drain' -l stop
-complete -c accel -n '__accel_is drain' -l agent -x
-complete -c accel -n '__accel_is drain' -l tls-dir -r -F
-complete -c accel -n '__accel_is drain' -l insecure
-complete -c accel -n '__accel_is drain' -l json
-complete -c accel -n '__accel_is drain' -l wait -x
-complete -c accel -n '__accel_is undrain' -l agent -x
-complete -c accel -n '__accel_is undrain' -l tls-dir -r -F
-complete -c accel -n '__accel_is undrain' -l insecure
-complete -c accel -n '__accel_is undrain' -l json
-complete -c accel -n '__accel_is undrain' -l wait -x
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l name -x -d 'the job\'s id; made from the program\'s name when not given'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l nnodes -x -d 'MIN or MIN:MAX nodes, found by the agents\' coordinator; 1 when not given'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l num_processes -x -d 'workers on all nodes together; one on each when nothing is said'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l nproc_per_node -x -d 'workers on each node'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l max_restarts -x -d 'restarts after failures'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l stop-grace -x -d 'seconds from the stop signal to SIGKILL (30)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l hang_timeout -x -d 'auto, off, or seconds without a step after which a worker counts as hung (off)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_rotate_bytes -x -d 'begin a new log file when one has so many bytes, as 256M; 0: never (0)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_keep -x -d 'full log files of each stream that stay (8)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_overflow -x -a 'block drop sample' -d 'output that a log file does not take as fast as it comes: block, drop or sample (block)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l log_merge_stderr -d 'make stdout and stderr of every worker one stream, stdout'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l preflight -x -d 'NAME=COMMAND that every node runs before the workers start (repeatable)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l preflight_seconds -x -d 'how long each check may take (30)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l cwd -x -d 'the workers\' folder; this one when not given'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l env -x -d 'NAME=VALUE on top of this environment (repeatable)'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l spec -x -d 'JSON file with what the job asks for (a JobSpec); flags go before it'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l detach -d 'print the job\'s id and return'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l help -d 'show this text'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l json -d 'print JSON'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is status' -l help -d 'show this text'
+complete -c accel -n '__accel_is status' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is status' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is status' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is status' -l json -d 'print JSON'
+complete -c accel -n '__accel_is status' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is logs' -l follow -d 'until the job ends'
+complete -c accel -n '__accel_is logs' -l rank -x -d 'only this rank (repeatable)'
+complete -c accel -n '__accel_is logs' -l help -d 'show this text'
+complete -c accel -n '__accel_is logs' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is logs' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is logs' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is logs' -l json -d 'print JSON'
+complete -c accel -n '__accel_is logs' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is stop' -l kill -d 'SIGKILL at once'
+complete -c accel -n '__accel_is stop' -l grace -x -d 'seconds until SIGKILL, when shorter than the job\'s own'
+complete -c accel -n '__accel_is stop' -l help -d 'show this text'
+complete -c accel -n '__accel_is stop' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is stop' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is stop' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is stop' -l json -d 'print JSON'
+complete -c accel -n '__accel_is stop' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is signal' -l help -d 'show this text'
+complete -c accel -n '__accel_is signal' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is signal' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is signal' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is signal' -l json -d 'print JSON'
+complete -c accel -n '__accel_is signal' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is scale' -l help -d 'show this text'
+complete -c accel -n '__accel_is scale' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is scale' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is scale' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is scale' -l json -d 'print JSON'
+complete -c accel -n '__accel_is scale' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is diagnose' -l help -d 'show this text'
+complete -c accel -n '__accel_is diagnose' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is diagnose' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is diagnose' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is diagnose' -l json -d 'print JSON'
+complete -c accel -n '__accel_is diagnose' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is ledger' -l help -d 'show this text'
+complete -c accel -n '__accel_is ledger' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is ledger' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is ledger' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is ledger' -l json -d 'print JSON'
+complete -c accel -n '__accel_is ledger' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is watch' -l help -d 'show this text'
+complete -c accel -n '__accel_is watch' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is watch' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is watch' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is watch' -l json -d 'print JSON'
+complete -c accel -n '__accel_is watch' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is drain' -l reason -x -d 'for those who look'
+complete -c accel -n '__accel_is drain' -l stop -d 'stop what runs there'
+complete -c accel -n '__accel_is drain' -l help -d 'show this text'
+complete -c accel -n '__accel_is drain' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is drain' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is drain' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is drain' -l json -d 'print JSON'
+complete -c accel -n '__accel_is drain' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
+complete -c accel -n '__accel_is undrain' -l help -d 'show this text'
+complete -c accel -n '__accel_is undrain' -l agent -x -d 'folder of the agent\'s sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel'
+complete -c accel -n '__accel_is undrain' -l tls-dir -r -F -d 'folder with ca.pem, cert.pem and key.pem, for ADDR:PORT'
+complete -c accel -n '__accel_is undrain' -l insecure -d 'no TLS, for ADDR:PORT on loopback'
+complete -c accel -n '__accel_is undrain' -l json -d 'print JSON'
+complete -c accel -n '__accel_is undrain' -l wait -x -d 'seconds to wait for a coordinator, while none leads (30)'
 function __accel_is_before_script
     not __accel_has_script 1 __config_file __num_processes __num_machines __machine_rank __main_process_ip __main_process_port __role __mpirun_hostfile __gpu_ids __mixed_precision __num_cpu_threads_per_process __dynamo_backend __dynamo_mode __log_dir __tee _t __redirects _r __log_rotate_bytes __log_keep __log_overflow __max_restarts __monitor_interval __stop_grace __hang_timeout __preflight __preflight_seconds __linger __aws_access_key_id __aws_secret_access_key __nnodes __rdzv_endpoint __rdzv_id __node_id __rdzv_token_file __rdzv_tls_dir __rdzv_dir __rdzv_join_timeout __rdzv_last_call_timeout __fencing __lease __main_training_function __tpu_name __vm __env __nproc_per_node __node_rank __master_addr __master_port __rdzv_backend __rdzv_conf __local_addr __local_ranks_filter __duplicate_stdout_filters __duplicate_stderr_filters __numa_binding __signals_to_handle __event_log_handler __logs_specs __start_method __fsdp_version __fsdp_sharding_strategy __fsdp_reshard_after_forward __fsdp_auto_wrap_policy __fsdp_transformer_layer_cls_to_wrap __fsdp_min_num_params __fsdp_backward_prefetch __fsdp_forward_prefetch __fsdp_state_dict_type __fsdp_offload_params __fsdp_use_orig_params __fsdp_cpu_ram_efficient_loading __fsdp_sync_module_states __fsdp_activation_checkpointing __fsdp_activation_checkpointing_offload __fsdp_ignored_modules __fsdp_max_live_bytes __deepspeed_config_file __zero_stage __offload_optimizer_device __offload_param_device __offload_optimizer_nvme_path __offload_param_nvme_path __gradient_accumulation_steps __gradient_clipping __zero3_init_flag __zero3_save_16bit_model __deepspeed_moe_layer_cls_names __deepspeed_hostfile __deepspeed_exclusion_filter __deepspeed_inclusion_filter __deepspeed_multinode_launcher __megatron_lm_tp_degree __megatron_lm_pp_degree __megatron_lm_num_micro_batches __megatron_lm_decoder_last_pipeline_num_layers __megatron_lm_sequence_parallelism __megatron_lm_recompute_activations __megatron_lm_recompute_granularity __megatron_lm_recompute_method __megatron_lm_recompute_num_layers __megatron_lm_use_distributed_optimizer __megatron_lm_gradient_clipping __megatron_lm_attention_backend __megatron_lm_expert_model_parallel_size __megatron_lm_context_parallel_size __megatron_lm_expert_tensor_parallel_size __megatron_lm_attention_dropout __megatron_lm_hidden_dropout __megatron_lm_attention_softmax_in_fp32 __megatron_lm_calculate_per_token_loss __megatron_lm_use_rotary_position_embeddings __megatron_lm_use_custom_fsdp __megatron_lm_no_load_optim __megatron_lm_no_save_optim __megatron_lm_eod_mask_loss __megatron_lm_optimizer_cpu_offload __megatron_lm_use_precision_aware_optimizer __megatron_lm_overlap_cpu_optimizer_d2h_h2d __parallelism_config_dp_replicate_size __parallelism_config_dp_shard_size __parallelism_config_tp_size __parallelism_config_cp_size __parallelism_config_cp_backend __parallelism_config_cp_comm_strategy __parallelism_config_sp_size __parallelism_config_sp_backend __parallelism_config_sp_seq_length __parallelism_config_sp_seq_length_is_variable __parallelism_config_sp_attn_implementation __fp8_backend __fp8_margin __fp8_interval __fp8_format __fp8_amax_history_len __fp8_amax_compute_algo __fp8_override_linear_precision __fp8_opt_level __fp8_enable_fsdp_float8_all_gather __fp8_pad_inner_dim __fp8_use_mxfp8_block_scaling
 end

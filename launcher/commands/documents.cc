@@ -6,6 +6,7 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 
+#include "launcher/agent_commands/agent_commands.h"
 #include "launcher/commands/completion/completed_command.h"
 #include "launcher/commands/local_commands.h"
 #include "launcher/commands/manual.h"
@@ -184,17 +185,20 @@ std::string flags_page() {
 
 }  // namespace
 
-std::vector<Document> generated_documents() {
+std::vector<Document> generated_documents(std::string_view agent_file) {
   std::vector<Document> documents = {{"errors.md", errors_page()},
                                      {"env_contract.md", environment_page()},
                                      {"config.md", config_page()},
                                      {"flags.md", flags_page()},
                                      {"man/accel-launch.1", launch_manual()},
                                      {"man/accel-torchrun.1", torchrun_manual()},
+                                     {"man/agent.yaml.5", agent_file_manual(agent_file)},
                                      {"completions/accel", bash_completion()},
                                      {"completions/_accel", zsh_completion()},
                                      {"completions/accel.fish", fish_completion()}};
   for (const LocalCommand& command : local_commands())
+    documents.push_back({"man/accel-" + std::string(command.name) + ".1", command_manual(command)});
+  for (const AgentCommand& command : agent_commands())
     documents.push_back({"man/accel-" + std::string(command.name) + ".1", command_manual(command)});
   return documents;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace accel::launcher {
@@ -16,7 +17,8 @@ struct Document {
   std::string text;
 };
 
-// errors.md, env_contract.md, config.md, flags.md, and of accel-launch the man page and the completion.
-[[nodiscard]] std::vector<Document> generated_documents();
+// errors.md, env_contract.md, config.md, flags.md, the man pages of all commands and of agent.yaml, and the completions.
+// `agent_file` is the text of configs/agent.yaml.
+[[nodiscard]] std::vector<Document> generated_documents(std::string_view agent_file);
 
 }  // namespace accel::launcher

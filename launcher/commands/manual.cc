@@ -1,7 +1,9 @@
 #include "launcher/commands/manual.h"
 
+#include <algorithm>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "launcher/flags/flag_table.h"
 #include "launcher/flags/torchrun_flags.h"
@@ -103,14 +105,17 @@ std::string torchrun_manual() {
   return out + ".SH SEE ALSO\n.BR accel\\-launch (1)\n";
 }
 
-std::string command_manual(const LocalCommand& command) {
-  const std::string name(command.name);
-  const auto descriptions = describe(command);
+namespace {
+
+std::string manual_of(const std::string& name,
+                      std::string_view summary,
+                      const std::vector<CommandDescription>& descriptions,
+                      std::string_view see_also) {
   std::string out =
       ".\\\" Written by scripts/generate_docs.sh from the command's flags. Do not edit it.\n.TH "
       "ACCEL\\-" +
       troff(uppercase(name)) + " 1 \"\" \"accel\" \"User Commands\"\n.SH NAME\naccel\\-" +
-      troff(name) + " \\- " + troff(command.summary) + "\n.SH SYNOPSIS\n";
+      troff(name) + " \\- " + troff(summary) + "\n.SH SYNOPSIS\n";
   for (const CommandDescription& description : descriptions)
     out += ".B " + troff(usage(description)) + "\n.br\n";
   for (const CommandDescription& description : descriptions) {
@@ -125,9 +130,40 @@ std::string command_manual(const LocalCommand& command) {
       out += "\n" + troff(option.help) + "\n";
     }
   }
-  return out +
-         ".SH EXIT STATUS\n0, or that of the error; see docs/errors.md.\n.SH SEE ALSO\n.BR accel "
-         "(1),\n.BR accel\\-launch (1)\n";
+  return out + ".SH EXIT STATUS\n0, or that of the error; see docs/errors.md.\n.SH SEE ALSO\n" +
+         ".BR accel (1),\n" + std::string(see_also);
+}
+
+}  // namespace
+
+std::string command_manual(const LocalCommand& command) {
+  return manual_of(
+      std::string(command.name), command.summary, describe(command), ".BR accel\\-launch (1)\n");
+}
+
+std::string command_manual(const AgentCommand& command) {
+  return manual_of(std::string(command.name),
+                   command.summary,
+                   {describe(command)},
+                   ".BR accel\\-agent (8),\n.BR agent.yaml (5)\n");
+}
+
+std::string agent_file_manual(std::string_view text) {
+  std::string out =
+      ".\\\" Written by scripts/generate_docs.sh from configs/agent.yaml. Do not edit it.\n"
+      ".TH AGENT.YAML 5 \"\" \"accel\" \"File Formats\"\n"
+      ".SH NAME\nagent.yaml \\- the configuration of accel\\-agent\n"
+      ".SH DESCRIPTION\n"
+      "A YAML file; accel\\-agent reads /etc/accel/agent.yaml, or what \\-\\-config names. Every "
+      "key "
+      "with\nits default:\n.PP\n.nf\n";
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = text.substr(at, end - at);
+    out += (line.empty() ? ".sp" : troff(line)) + "\n";
+    at = end + 1;
+  }
+  return out + ".fi\n.SH SEE ALSO\n.BR accel\\-agent (8)\n";
 }
 
 }  // namespace accel::launcher

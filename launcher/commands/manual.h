@@ -4,7 +4,9 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "launcher/agent_commands/agent_commands.h"
 #include "launcher/commands/local_commands.h"
 
 namespace accel::launcher {
@@ -17,5 +19,9 @@ namespace accel::launcher {
 
 // For accel-COMMAND(1), with its subcommands. Threads: see describe().
 [[nodiscard]] std::string command_manual(const LocalCommand& command);
+[[nodiscard]] std::string command_manual(const AgentCommand& command);
+
+// For agent.yaml(5), from the commented file of configs/.
+[[nodiscard]] std::string agent_file_manual(std::string_view text);
 
 }  // namespace accel::launcher

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/cluster_entry/agent_commands.h"
+#include "launcher/agent_commands/agent_commands.h"
 #include "launcher/cluster_entry/cluster_library.h"
 #include "launcher/commands/local_commands.h"
 #include "launcher/launch/cmd_launch.h"

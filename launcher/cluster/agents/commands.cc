@@ -1,13 +1,10 @@
 #include "launcher/cluster/agents/commands.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
-#include <functional>
 #include <map>
-#include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 #include <google/protobuf/util/time_util.h>
@@ -15,6 +12,7 @@
 
 #include "agent/jobs/job_page.h"
 #include "agent/jobs/job_state.h"
+#include "launcher/agent_commands/agent_commands.h"
 #include "launcher/cluster/agents/agent_client.h"
 #include "launcher/cluster/agents/answers.h"
 #include "launcher/cluster/agents/followed_job.h"
@@ -22,36 +20,14 @@
 #include "launcher/cluster/agents/patience.h"
 #include "launcher/cluster/agents/rank_choice.h"
 #include "launcher/cluster/agents/run_request.h"
-#include "launcher/cluster/agents/signal_word.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/run/notice_line.h"
-#include "runtime/byte_size.h"
 #include "runtime/printable.h"
 
 namespace accel::cluster {
 namespace {
 
-struct Flags {
-  std::string agent;
-  std::string tls_dir;
-  bool insecure = false;
-  bool json = false;
-  std::string job;
-  double wait = static_cast<double>(kCoordinatorWait.count());  // seconds
-
-  RunFlags run;
-  bool detach = false;
-
-  // logs, stop, signal, scale, drain
-  std::vector<unsigned> ranks;
-  bool follow = false;
-  bool kill = false;
-  std::optional<double> grace;  // seconds
-  int signal = SIGTERM;
-  std::string nodes;  // "MIN[:MAX]"
-  std::string reason;
-  bool stop_jobs = false;
-};
+using Flags = launcher::AgentFlags;
 
 // With a coordinator that is away, as when another agent is being elected.
 Patience patience_of(const Flags& flags) {
@@ -217,16 +193,6 @@ int stop(const AgentClient& client, const Flags& flags) {
   return answer_with_job(flags, client.call(&v1::Control::Stub::StopJob, request));
 }
 
-CLI::Validator signal_transform() {
-  return {[](std::string& text) -> std::string {
-            const auto signal = signal_of(text);
-            if (!signal) return "'" + printable(text) + "' is no signal, as 10 or USR1";
-            text = std::to_string(*signal);
-            return "";
-          },
-          "SIGNAL"};
-}
-
 // Sent once, as a stop is.
 int send_signal(const AgentClient& client, const Flags& flags) {
   const auto job = find_job(client, flags);
@@ -261,143 +227,34 @@ int undrain(const AgentClient& client, const Flags&) {
   return done ? 0 : fail(done.error());
 }
 
-// ---- the command line ----
-
-using Command = std::function<int(const AgentClient&, const Flags&)>;
-
-CLI::App* add_command(CLI::App& app, Flags& flags, const char* name, const char* help) {
-  CLI::App* command = app.add_subcommand(name, help);
-  command->set_help_flag("-h,--help", "show this text");
-  command->add_option(
-      "--agent",
-      flags.agent,
-      "folder of the agent's sockets, or ADDR:PORT; else $ACCEL_AGENT, else /run/accel");
-  command->add_option(
-      "--tls-dir", flags.tls_dir, "folder with ca.pem, cert.pem and key.pem, for ADDR:PORT");
-  command->add_flag("--insecure", flags.insecure, "no TLS, for ADDR:PORT on loopback");
-  command->add_flag("--json", flags.json, "print JSON");
-  command
-      ->add_option("--wait", flags.wait, "seconds to wait for a coordinator, while none leads (30)")
-      ->check([](const std::string& text) { return objection_to_seconds(text, 0); });
-  return command;
+int diagnose(const AgentClient& client, const Flags& flags) {
+  const auto job = find_job(client, flags);
+  return job ? show_diagnosis(client, job->job_uuid(), flags.json) : fail(job.error());
 }
 
-std::map<CLI::App*, Command> add_commands(CLI::App& app, Flags& flags) {
-  std::map<CLI::App*, Command> commands;
-  CLI::App* command =
-      add_command(app, flags, "run", "submit a job to the agent of this machine and follow it");
-  command->add_option(
-      "--name", flags.run.name, "the job's id; made from the program's name when not given");
-  command->add_option("--nnodes",
-                      flags.run.nodes,
-                      "MIN or MIN:MAX nodes, found by the agents' coordinator; 1 when not given");
-  command
-      ->add_option("-n,--num_processes",
-                   flags.run.num_processes,
-                   "workers on all nodes together; one on each when nothing is said")
-      ->check(CLI::Range(1, 1024 * launcher::kMostJobNodes));
-  command->add_option("--nproc_per_node", flags.run.nproc_per_node, "workers on each node")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--max_restarts", flags.run.max_restarts, "restarts after failures");
-  command
-      ->add_option(
-          "--stop-grace", flags.run.stop_grace, "seconds from the stop signal to SIGKILL (30)")
-      ->check([](const std::string& text) { return objection_to_seconds(text, 0); });
-  command
-      ->add_option("--hang_timeout",
-                   flags.run.hang_timeout,
-                   "auto, off, or seconds without a step after which a worker counts as hung (off)")
-      ->check([](const std::string& text) { return objection_to_hang_timeout(text); });
-  command
-      ->add_option("--log_rotate_bytes",
-                   flags.run.log_rotate_bytes,
-                   "begin a new log file when one has so many bytes, as 256M; 0: never (0)")
-      ->check([](const std::string& text) {
-        return parse_byte_size(text) ? "" : "'" + text + "' is not a number of bytes, as in 256M";
-      });
-  command
-      ->add_option("--log_keep", flags.run.log_keep, "full log files of each stream that stay (8)")
-      ->check(CLI::Range(1, 1000));
-  command
-      ->add_option(
-          "--log_overflow",
-          flags.run.log_overflow,
-          "output that a log file does not take as fast as it comes: block, drop or sample (block)")
-      ->check(CLI::IsMember({"block", "drop", "sample"}));
-  command->add_flag("--log_merge_stderr",
-                    flags.run.log_merge_stderr,
-                    "make stdout and stderr of every worker one stream, stdout");
-  command
-      ->add_option("--preflight",
-                   flags.run.preflight,
-                   "NAME=COMMAND that every node runs before the workers start (repeatable)")
-      ->allow_extra_args(false);
-  command
-      ->add_option(
-          "--preflight_seconds", flags.run.preflight_seconds, "how long each check may take (30)")
-      ->check([](const std::string& text) { return objection_to_seconds(text, 0.001); });
-  command->add_option("--cwd", flags.run.cwd, "the workers' folder; this one when not given");
-  command->add_option("--env", flags.run.env, "NAME=VALUE on top of this environment (repeatable)")
-      ->allow_extra_args(false);
-  command->add_option("--spec",
-                      flags.run.spec,
-                      "JSON file with what the job asks for (a JobSpec); flags go before it");
-  command->add_flag("--detach", flags.detach, "print the job's id and return");
-  command->add_option("command", flags.run.command, "the program and its arguments, after --");
-  command->callback([&flags] {
-    if (flags.run.command.empty() && flags.run.spec.empty()) throw CLI::RequiredError("command");
-  });
-  commands[command] = run;
-  command = add_command(app, flags, "status", "the jobs of an agent, or one job");
-  command->add_option("job", flags.job, "id or uuid");
-  commands[command] = status;
-  command = add_command(app, flags, "logs", "what the workers of a job wrote");
-  command->add_option("job", flags.job, "id or uuid")->required();
-  command->add_flag("-f,--follow", flags.follow, "until the job ends");
-  command->add_option("--rank", flags.ranks, "only this rank (repeatable)")
-      ->allow_extra_args(false);
-  commands[command] = logs;
-  command = add_command(app, flags, "stop", "stop a job: its stop signal, its grace, then SIGKILL");
-  command->add_option("job", flags.job, "id or uuid")->required();
-  command->add_flag("--kill", flags.kill, "SIGKILL at once");
-  command
-      ->add_option("--grace", flags.grace, "seconds until SIGKILL, when shorter than the job's own")
-      ->check([](const std::string& text) { return objection_to_seconds(text, 0); })
-      ->excludes("--kill");
-  commands[command] = stop;
-  command = add_command(app, flags, "signal", "send a signal to the workers of a job");
-  command->add_option("job", flags.job, "id or uuid")->required();
-  command->add_option("signal", flags.signal, "its number or name, as 10 or USR1")
-      ->required()
-      ->transform(signal_transform());
-  commands[command] = send_signal;
-  command = add_command(app, flags, "scale", "change how many nodes a job has");
-  command->add_option("job", flags.job, "id or uuid")->required();
-  command->add_option("nodes", flags.nodes, "MIN or MIN:MAX")->required();
-  commands[command] = scale;
-  command = add_command(app, flags, "drain", "let the node start no more jobs");
-  command->add_option("--reason", flags.reason, "for those who look");
-  command->add_flag("--stop", flags.stop_jobs, "stop what runs there");
-  commands[command] = drain;
-  commands[add_command(app, flags, "undrain", "let the node start jobs again")] = undrain;
-  command =
-      add_command(app, flags, "diagnose", "where the workers of a job stand, by the kernel's word");
-  command->add_option("job", flags.job, "id or uuid")->required();
-  commands[command] = [](const AgentClient& client, const Flags& its) {
-    const auto job = find_job(client, its);
-    return job ? show_diagnosis(client, job->job_uuid(), its.json) : fail(job.error());
-  };
-  command = add_command(app, flags, "watch", "each change of a job until it ends, or of all jobs");
-  command->add_option("job", flags.job, "id or uuid");
-  commands[command] = [](const AgentClient& client, const Flags& its) {
-    return watch(client, its.job, its.json);
-  };
-  command = add_command(app, flags, "ledger", "where the time of a job went");
-  command->add_option("job", flags.job, "id or uuid")->required();
-  commands[command] = [](const AgentClient& client, const Flags& its) {
-    return show_ledger(client, its.job, its.json, patience_of(its));
-  };
-  return commands;
+int watch_jobs(const AgentClient& client, const Flags& flags) {
+  return watch(client, flags.job, flags.json);
+}
+
+int ledger(const AgentClient& client, const Flags& flags) {
+  return show_ledger(client, flags.job, flags.json, patience_of(flags));
+}
+
+using Command = int (*)(const AgentClient&, const Flags&);
+
+const std::map<std::string_view, Command>& commands() {
+  static const std::map<std::string_view, Command> all = {{"run", run},
+                                                          {"status", status},
+                                                          {"logs", logs},
+                                                          {"stop", stop},
+                                                          {"signal", send_signal},
+                                                          {"scale", scale},
+                                                          {"diagnose", diagnose},
+                                                          {"ledger", ledger},
+                                                          {"watch", watch_jobs},
+                                                          {"drain", drain},
+                                                          {"undrain", undrain}};
+  return all;
 }
 
 }  // namespace
@@ -406,7 +263,7 @@ int run_agent_command(int argc, const char* const* argv) {
   Flags flags;
   CLI::App app("Starts, watches and restarts the processes of training jobs.", kProgram);
   app.require_subcommand(1);
-  const auto commands = add_commands(app, flags);
+  launcher::add_agent_commands(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -423,7 +280,7 @@ int run_agent_command(int argc, const char* const* argv) {
   const auto client =
       AgentClient::make(parse_agent_address(flags.agent, flags.tls_dir, flags.insecure));
   if (!client) return fail(client.error());
-  return commands.at(chosen)(*client, flags);
+  return commands().at(chosen->get_name())(*client, flags);
 }
 
 }  // namespace accel::cluster

@@ -112,7 +112,7 @@ int launch_by_agent(const launcher::ElasticRequest& request) {
   const bool is_quiet = request.settings.quiet;
   const auto job = submit_and_follow(*client,
                                      describe_for_agents(request),
-                                     Patience(kCoordinatorWait),
+                                     Patience(launcher::kCoordinatorWait),
                                      [&program, is_quiet](const v1::Job& begun) {
                                        if (!is_quiet)
                                          std::fprintf(stderr,

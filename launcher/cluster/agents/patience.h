@@ -10,7 +10,6 @@
 // Threads:  one; try_again() sleeps.
 #pragma once
 
-#include <chrono>
 #include <string>
 
 #include <accel/result.h>
@@ -20,9 +19,6 @@
 #include "runtime/clock.h"
 
 namespace accel::cluster {
-
-// How long commands wait for a coordinator when nothing else is said (--wait): a leader's crash costs some 8 s.
-inline constexpr std::chrono::seconds kCoordinatorWait{30};
 
 class Patience {
  public:

@@ -10,13 +10,13 @@
 #include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
+#include "launcher/agent_commands/agent_commands.h"
 #include "launcher/cluster/meeting/launch_description.h"
 #include "launcher/flags/preflight_flag.h"
 #include "launcher/text/faults.h"
 #include "launcher/workers/launcher_variables.h"
 #include "launcher/workers/node_range.h"
 #include "runtime/byte_size.h"
-#include "runtime/text/number_text.h"
 #include "runtime/text/text_file.h"
 
 namespace accel::cluster {
@@ -37,26 +37,19 @@ Result<v1::JobSpec> read_spec_file(const std::string& path) {
                "the names and values are those of JobSpec in proto/accel/v1/job.proto");
 }
 
-// Seconds above 0; std::nullopt for anything else.
-std::optional<double> parse_seconds(const std::string& text) {
-  const auto seconds = number_of<double>(text);
-  const bool is_good = seconds && *seconds >= 0.001 && *seconds <= 366.0 * 86'400;
-  return is_good ? seconds : std::nullopt;
-}
-
 void set_hang(v1::HangPolicy& hang, const std::string& text) {
   hang.Clear();
   if (text == "off") return;
   hang.set_enabled(true);
   hang.set_auto_(text == "auto");
   if (text == "auto") return;
-  const auto ms = static_cast<std::int64_t>(*parse_seconds(text) * 1000);
+  const auto ms = static_cast<std::int64_t>(*launcher::hang_seconds(text) * 1000);
   *hang.mutable_beat() = google::protobuf::util::TimeUtil::MillisecondsToDuration(ms);
 }
 
 // This environment, then the file's, then what the flags name. Launchers alone know the job's token: the
 // agent would keep it with the job, and hand it to the workers.
-void set_environment(v1::JobSpec& spec, const RunFlags& flags) {
+void set_environment(v1::JobSpec& spec, const launcher::RunFlags& flags) {
   auto& env = *spec.mutable_env();
   for (char** variable = ::environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
@@ -81,7 +74,7 @@ std::string current_folder() {
 }
 
 // What no flag names stays as it is.
-void set_log(v1::LogPolicy& log, const RunFlags& flags) {
+void set_log(v1::LogPolicy& log, const launcher::RunFlags& flags) {
   if (const auto bytes = parse_byte_size(flags.log_rotate_bytes)) log.set_rotate_bytes(*bytes);
   if (flags.log_keep) log.set_keep(*flags.log_keep);
   if (flags.log_overflow == "block") log.set_overflow(v1::LogPolicy::OVERFLOW_BLOCK);
@@ -91,7 +84,7 @@ void set_log(v1::LogPolicy& log, const RunFlags& flags) {
 }
 
 // Requires: the spec has its numbers of nodes.
-Result<void> set_num_processes(v1::JobSpec& spec, const RunFlags& flags) {
+Result<void> set_num_processes(v1::JobSpec& spec, const launcher::RunFlags& flags) {
   if (flags.nproc_per_node) spec.set_procs_per_node(*flags.nproc_per_node);
   if (!flags.num_processes) return {};
   if (flags.nproc_per_node)
@@ -120,20 +113,7 @@ Result<launcher::NodeRange> parse_nodes(const std::string& text, const char* wha
                std::string("give the numbers of nodes, as ") + what + " 2:4");
 }
 
-std::string objection_to_hang_timeout(const std::string& text) {
-  const bool is_good = text == "auto" || text == "off" || parse_seconds(text);
-  return is_good ? "" : "'" + text + "' is not auto, off or a number of seconds above 0";
-}
-
-std::string objection_to_seconds(const std::string& text, double least) {
-  constexpr double kDay = 86'400;
-  const auto seconds = number_of<double>(text);
-  if (seconds && *seconds >= least && *seconds <= kDay) return "";  // nan is neither
-  const std::string from = least > 0 ? "0.001" : "0";
-  return "'" + text + "' is not a number of seconds from " + from + " to 86400 (a day)";
-}
-
-Result<v1::JobSpec> requested_job(const RunFlags& flags) {
+Result<v1::JobSpec> requested_job(const launcher::RunFlags& flags) {
   v1::JobSpec spec;
   if (!flags.spec.empty()) {
     auto read = read_spec_file(flags.spec);

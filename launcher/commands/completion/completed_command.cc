@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "launcher/cluster_entry/agent_commands.h"
+#include "launcher/agent_commands/agent_commands.h"
 #include "launcher/commands/local_commands.h"
 #include "launcher/flags/flag_table.h"
 #include "launcher/text/choice_list.h"
@@ -41,6 +41,18 @@ CompletedCommand launch() {
   return command;
 }
 
+// Its flags, each once.
+void add_flags(CompletedCommand& completed, const CommandDescription& description) {
+  for (const CommandOption& option : description.options) {
+    const bool is_there =
+        std::any_of(completed.flags.begin(), completed.flags.end(), [&](const CompletedFlag& flag) {
+          return flag.name == option.name;
+        });
+    if (option.is_flag() && !is_there)
+      completed.flags.push_back({option.name, option.value, one_line(option.help), option.choices});
+  }
+}
+
 // With the flags of its subcommands.
 CompletedCommand local(const LocalCommand& command) {
   CompletedCommand completed = {
@@ -48,15 +60,7 @@ CompletedCommand local(const LocalCommand& command) {
   completed.takes_hyphens = true;
   completed.programs = {"accel-" + completed.name};
   for (const CommandDescription& description : describe(command)) {
-    for (const CommandOption& option : description.options) {
-      const bool is_there = std::any_of(
-          completed.flags.begin(), completed.flags.end(), [&](const CompletedFlag& flag) {
-            return flag.name == option.name;
-          });
-      if (option.is_flag() && !is_there)
-        completed.flags.push_back(
-            {option.name, option.value, one_line(option.help), option.choices});
-    }
+    add_flags(completed, description);
     // What stands for itself and is one of some words, as a shell.
     for (const CommandOption& option : description.options) {
       if (!option.is_flag())
@@ -69,14 +73,8 @@ CompletedCommand local(const LocalCommand& command) {
 
 CompletedCommand of_agent(const AgentCommand& command) {
   CompletedCommand completed = {std::string(command.name), std::string(command.summary), {}, {}};
-  for (const std::string_view list : {command.flags, kAgentFlags}) {
-    for (std::string word : words_of(list)) {
-      const bool has_value = word.ends_with('=');
-      if (has_value) word.pop_back();
-      completed.flags.push_back({word, has_value ? value_name(word) : "", "", {}});
-    }
-  }
-  completed.ends_at_script = command.name == "run";
+  add_flags(completed, describe(command));
+  completed.ends_at_script = command.ends_at_program;
   return completed;
 }
 

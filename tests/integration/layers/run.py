@@ -62,6 +62,7 @@ LEVELS = {
                  "flags",
                  "cluster_entry config run",
                  "workers",
+                 "agent_commands",
                  "start/elastic start/machines/board start/machines/settings start/tpu",
                  "start/machines/decisions start/machines/main",
                  "start/machines/run",

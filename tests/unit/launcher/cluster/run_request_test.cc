@@ -69,14 +69,5 @@ TEST_F(RunRequest, ATotalNamesTheFileThatLeavesItsNodesOpen) {
   EXPECT_THAT(open.error().message(), HasSubstr("job.json leaves open how many nodes there are"));
 }
 
-TEST(SecondsOfAFlag, AreANumberOfAtMostADay) {
-  for (const char* good : {"0", "0.5", "86400"}) EXPECT_EQ(objection_to_seconds(good, 0), "");
-  for (const char* wrong : {"nan", "-nan", "inf", "1e300", "-1", "86401", "", "3 apples"})
-    EXPECT_NE(objection_to_seconds(wrong, 0), "") << wrong;
-  EXPECT_EQ(objection_to_seconds("nan", 0.001),
-            "'nan' is not a number of seconds from 0.001 to 86400 (a day)");
-  EXPECT_NE(objection_to_seconds("0", 0.001), "");
-}
-
 }  // namespace
 }  // namespace accel::cluster::run_request_test

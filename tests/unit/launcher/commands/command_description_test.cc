@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/cluster_entry/agent_commands.h"
+#include "launcher/agent_commands/agent_commands.h"
 #include "launcher/commands/completion/completed_command.h"
 #include "launcher/commands/local_commands.h"
 #include "launcher/commands/manual.h"

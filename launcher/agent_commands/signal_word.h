@@ -4,8 +4,8 @@
 #include <optional>
 #include <string_view>
 
-namespace accel::cluster {
+namespace accel::launcher {
 
 [[nodiscard]] std::optional<int> signal_of(std::string_view word);
 
-}  // namespace accel::cluster
+}  // namespace accel::launcher

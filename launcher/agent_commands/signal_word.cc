@@ -1,4 +1,4 @@
-#include "launcher/cluster/agents/signal_word.h"
+#include "launcher/agent_commands/signal_word.h"
 
 #include <csignal>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include "runtime/text/number_text.h"
 
-namespace accel::cluster {
+namespace accel::launcher {
 
 std::optional<int> signal_of(std::string_view word) {
   constexpr std::string_view kPrefix = "SIG";
@@ -23,4 +23,4 @@ std::optional<int> signal_of(std::string_view word) {
   return number && *number > 0 && *number < NSIG ? number : std::nullopt;
 }
 
-}  // namespace accel::cluster
+}  // namespace accel::launcher

@@ -1,10 +1,10 @@
-#include "launcher/cluster/agents/signal_word.h"
+#include "launcher/agent_commands/signal_word.h"
 
 #include <csignal>
 
 #include <gtest/gtest.h>
 
-namespace accel::cluster::signal_word_test {
+namespace accel::launcher::signal_word_test {
 namespace {
 
 TEST(SignalWord, IsANumberOrANameWithOrWithoutSig) {
@@ -19,4 +19,4 @@ TEST(SignalWord, WhatIsNoSignalIsNone) {
 }
 
 }  // namespace
-}  // namespace accel::cluster::signal_word_test
+}  // namespace accel::launcher::signal_word_test
