@@ -2,8 +2,9 @@
 """Runs every command that README.md, CONTRIBUTING.md and the pages of docs/ show in a block of code.
 
 A command is a line of a block that is marked `sh`, or that begins with one of our programs. It runs in a folder with a
-small ./train, train.py and agent.yaml. What cannot run here within seconds is named in EXEMPT with the reason: a command
-that is new in a page fails until it runs or stands there.
+small ./train, train.py and agent.yaml. A tutorial has a folder of its own, and its commands run in their order: a block below a
+line that ends in "`train.py`:" is that file from there on. What cannot run here within seconds is named in EXEMPT with the reason:
+a command that is new in a page fails until it runs or stands there.
 """
 
 import os
@@ -15,13 +16,16 @@ import tempfile
 
 SOURCE = pathlib.Path(os.environ["ACCEL_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["ACCEL_BUILD_DIR"])
-PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
+PYTHON = SOURCE / ".deps/peer/bin"  # with torch and Accelerate
+PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 
 EXEMPT = {
     "accel-launch --nnodes 2:4 --rdzv_endpoint 10.0.0.1:29400 --node_id gpu-01 --rdzv_token_file token "
     "--rdzv_tls_dir launcher-gpu-01 --nproc_per_node 8 --max_restarts 3 train.py":
         "several machines; tests/integration/elastic plays them on one",
     "scripts/quickstart.sh": "installs packages and LibTorch; proved on a bare system",
+    "scripts/setup.sh --tests": "installs packages; scripts/test.sh begins with it",
+    "cmake --preset dev": "configures a folder of the checkout; scripts/test.sh does, for its stage alone",
     "scripts/test.sh": "it runs this test",
     "scripts/test.sh --stage unit": "it runs this test",
     "scripts/test.sh --long": "takes hours",
@@ -49,19 +53,32 @@ TRAIN_SH = "#!/bin/sh\necho \"shell rank ${RANK:-0} of ${WORLD_SIZE:-1}\"\n"
 TRAIN_PY = "import os, sys\nprint('python rank', os.environ['RANK'], sys.argv[1:])\n"
 
 
-def commands():
-    """Yields (page, command), without comments and prompts."""
-    for page in PAGES:
-        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.S | re.M):
-            for line in block.replace("\\\n", "").splitlines():
-                command = " ".join(line.split(" #")[0].split())
-                is_ours = language == "" and re.match(r"(?:build/bin/)?accel(?:-launch|-agent)? ", command)
-                if command and not command.startswith("#") and (language == "sh" or is_ours):
-                    yield page.relative_to(SOURCE), command
+def steps(page):
+    """Yields (None, command) for each command of a page, without comments, and (name, text) for each file of a tutorial."""
+    in_tutorial = page.parent.name == "tutorials"
+    for name, language, block in re.findall(r"(?:`([\w.-]+)`:\n\n)?^```(\w*)\n(.*?)^```", page.read_text(), re.S | re.M):
+        if name and in_tutorial:
+            yield name, block
+            continue
+        for line in block.replace("\\\n", "").splitlines():
+            command = " ".join(line.split(" #")[0].split())
+            is_ours = language == "" and re.match(r"(?:build/bin/)?accel(?:-launch|-agent)? ", command)
+            if command and not command.startswith("#") and (language == "sh" or is_ours):
+                yield None, command
+
+
+def make_root(root):
+    root.mkdir()
+    (root / "build").symlink_to(BUILD)
+    (root / "configs").symlink_to(SOURCE / "configs")
+    (root / "train").write_text(TRAIN_SH)
+    (root / "train").chmod(0o755)
+    (root / "train.py").write_text(TRAIN_PY)
+    (root / "agent.yaml").write_text((SOURCE / "configs/agent.yaml").read_text())
 
 
 def run(command, root):
-    environment = dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}")
+    environment = dict(os.environ, PATH=f"{BUILD}/bin:{PYTHON}:{os.environ['PATH']}")
     return subprocess.run(["bash", "-c", command], cwd=root, env=environment,
                           capture_output=True, text=True, errors="replace", timeout=60)
 
@@ -73,35 +90,54 @@ def is_built(command):
     return not program.startswith("accel") or (BUILD / "bin" / program).exists()
 
 
-def main():
-    shown = list(commands())
-    unused = set(EXEMPT) - {command for _, command in shown}
-    faults = [f"exempt, but no page shows it: {command}" for command in sorted(unused)]
-    num_run = 0
-    with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
-        (root / "build").symlink_to(BUILD)
-        (root / "configs").symlink_to(SOURCE / "configs")
-        (root / "train").write_text(TRAIN_SH)
-        (root / "train").chmod(0o755)
-        (root / "train.py").write_text(TRAIN_PY)
-        (root / "agent.yaml").write_text((SOURCE / "configs/agent.yaml").read_text())
-        for page, command in shown:
-            if command in EXEMPT:
-                print(f"exempt: {page}: {command} ({EXEMPT[command]})")
-                continue
-            if not is_built(command):
-                print(f"skipped: {page}: {command} (not in this build)")
-                continue
-            num_run += 1
-            done = run(command, root)
-            trains = "train" in command and "--dry-run" not in command
-            if done.returncode != 0 or (trains and "rank" not in done.stdout):
-                faults.append(f"{page}: {command}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+class Pages:
+    """What came of the commands so far."""
+
+    def __init__(self):
+        self.shown = set()
+        self.faults = []
+        self.num_run = 0
+
+    def try_page(self, page, root):
+        name = page.relative_to(SOURCE)
+        for file, text in steps(page):
+            if file:
+                (root / file).write_text(text)
             else:
-                print(f"ok: {page}: {command}")
-    if num_run < 4:
-        faults.append(f"only {num_run} commands ran: were the blocks found?")
+                self.shown.add(text)
+                self.try_command(name, text, root)
+
+    def try_command(self, name, command, root):
+        if command in EXEMPT:
+            print(f"exempt: {name}: {command} ({EXEMPT[command]})")
+            return
+        if not is_built(command):
+            print(f"skipped: {name}: {command} (not in this build)")
+            return
+        self.num_run += 1
+        done = run(command, root)
+        # What the files of other pages print is known.
+        trains = "tutorials" not in name.parts and "train" in command and "--dry-run" not in command
+        if done.returncode != 0 or (trains and "rank" not in done.stdout):
+            self.faults.append(f"{name}: {command}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+        else:
+            print(f"ok: {name}: {command}")
+
+
+def main():
+    pages = Pages()
+    with tempfile.TemporaryDirectory() as folder:
+        shared = pathlib.Path(folder) / "pages"
+        make_root(shared)
+        for page in PAGES:
+            root = shared
+            if page.parent.name == "tutorials":
+                root = pathlib.Path(folder) / page.stem
+                make_root(root)
+            pages.try_page(page, root)
+    faults = [f"exempt, but no page shows it: {command}" for command in sorted(set(EXEMPT) - pages.shown)] + pages.faults
+    if pages.num_run < 4:
+        faults.append(f"only {pages.num_run} commands ran: were the blocks found?")
     for fault in faults:
         print("commands:", fault)
     return 1 if faults else 0

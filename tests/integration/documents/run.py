@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The documents hold: README's length, every relative link, and every file that a document names in `backticks`."""
+"""The documents hold: README's length, every relative link, every file that a document names in `backticks`, and every block of code
+below a line that begins with the name of a file of ours and ends in a colon: it is a part of that file."""
 
 import os
 import pathlib
@@ -9,17 +10,35 @@ import sys
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 NAMED = re.compile(r"`((?:agent|bench|checkpoint_tools|cmake|configs|deploy|docs|examples|launcher|libaccel|proto|runtime|safetensors|scripts|tests|train)/[\w./-]+)`")
 
+EXCERPT = re.compile(r"^`([\w./-]+)`[^\n]*:\n\n```\w*\n(.*?)^```", re.S | re.M)
+
+
+def pages():
+    return [*SOURCE.glob("*.md"), *(SOURCE / "docs").rglob("*.md")]
+
+
+def excerpt_faults(name, text):
+    for path, block in EXCERPT.findall(text):
+        if (SOURCE / path).is_file() and block not in (SOURCE / path).read_text():
+            yield f"{name} shows a block of {path} that is not in it"
+
 
 def faults():
     lines = (SOURCE / "README.md").read_text().splitlines()
     if len(lines) > 150:
         yield f"README.md has {len(lines)} lines, at most 150 are allowed"
-    for page in [*SOURCE.glob("*.md"), *(SOURCE / "docs").glob("*.md")]:
+    index = (SOURCE / "docs/README.md").read_text()
+    for page in (SOURCE / "docs").rglob("*.md"):
+        name = page.relative_to(SOURCE / "docs")
+        if f"({name})" not in index and name != pathlib.Path("README.md"):
+            yield f"docs/README.md does not name {name}"
+    for page in pages():
         text = page.read_text()
         name = page.relative_to(SOURCE)
         for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text):
             if not (page.parent / target).exists():
                 yield f"{name} links {target}, which is not there"
+        yield from excerpt_faults(name, text)
         for target in NAMED.findall(text):
             if not (SOURCE / target.rstrip(".")).exists():
                 yield f"{name} names {target}, which is not there"
