@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <accel/checkpoint_names.h>
 #include <accel/error.h>
 
 #include "libaccel/exported/graph_reader.h"
@@ -44,7 +45,7 @@ void check_trainable(const ExportedGraph& graph) {
 std::filesystem::path weights_beside(const std::filesystem::path& archive,
                                      const std::vector<Payload>& payloads) {
   if (std::ranges::all_of(payloads, &Payload::has_bytes)) return {};
-  std::filesystem::path path = archive.parent_path() / "model.safetensors";
+  std::filesystem::path path = archive.parent_path() / kSafeWeightsName;
   std::error_code ignored;
   return std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
 }

@@ -7,6 +7,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <accel/checkpoint_names.h>
 #include <accel/error.h>
 #include <accel/export_model.h>
 
@@ -27,8 +28,6 @@ namespace {
 using exporting::ModuleTensor;
 using exporting::NamedTensors;
 using exporting::TracedGraph;
-
-constexpr const char* kWeightsBeside = "model.safetensors";
 
 [[noreturn]] void refuse_export(const std::string& what, const std::string& remedy) {
   throw Error(ErrorCode::kInvalidArgument, what, remedy);
@@ -255,7 +254,7 @@ ExportReport export_model(torch::nn::Module& module,
     content.form = form_of(options, graph);
     content.has_values = options.weights == ExportWeights::kInside;
     if (!content.has_values)
-      exporting::write_weights(subject.tensors, path.parent_path() / kWeightsBeside);
+      exporting::write_weights(subject.tensors, path.parent_path() / kSafeWeightsName);
     exporting::write_archive(content, path);
     return {.num_nodes = graph.exported.graph.nodes.size(), .constants = constants_of(graph)};
   } catch (Error& error) {

@@ -1,6 +1,5 @@
 // Walking through nested data, and what is done to batches of it.
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,9 +24,12 @@
 #include <accel/error.h>
 #include <accel/nested.h>
 
+#include "tests/support/error_of.h"
+
 namespace accel::nested_test {
 namespace {
 
+using test::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
@@ -53,15 +55,6 @@ double value_of(const at::Tensor& tensor) {
 }
 at::Tensor doubled(const at::Tensor& tensor) {
   return tensor * 2;
-}
-
-Error error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kCount_, "nothing was thrown");
 }
 
 static_assert(TensorNested<at::Tensor>);

@@ -20,11 +20,13 @@
 #include <accel/operations.h>
 #include <accel/state.h>
 
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::operations_test {
 namespace {
 
+using test::error_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -37,15 +39,6 @@ at::Tensor two_numbers(const PartialState& state) {
 std::vector<float> values(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kFloat).flatten().contiguous();
   return {flat.const_data_ptr<float>(), flat.const_data_ptr<float>() + flat.numel()};
-}
-
-Error error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kCount_, "nothing was thrown");
 }
 
 TEST(OperationsAlone, ReturnTheirInput) {

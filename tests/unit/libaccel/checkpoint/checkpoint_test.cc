@@ -12,6 +12,7 @@
 
 #include "runtime/checkpoint/hashed_file.h"
 #include "runtime/checkpoint/manifest.h"
+#include "tests/support/error_of.h"
 #include "tests/support/names_in.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tensor_matchers.h"
@@ -21,6 +22,7 @@
 namespace accel::checkpoint_test {
 namespace {
 
+using test::error_of;
 namespace fs = std::filesystem;
 using test::names_in;
 using test::SameTensor;
@@ -39,17 +41,6 @@ void expect_same(const TrainingRun& a, const TrainingRun& b) {
   for (size_t i = 0; i < left.size(); ++i) {
     EXPECT_THAT(left[i].second, SameTensor(right[i].second)) << left[i].first;
   }
-}
-
-template <typename F>
-Error error_of(F&& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(ErrorCode::kInternal, "no error");
 }
 
 class Checkpoint : public ::testing::Test {

@@ -17,6 +17,7 @@
 #include <accel/accelerator.h>
 #include <accel/error.h>
 
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -34,13 +35,7 @@ DeepSpeedFile parse_file(const std::string& text) {
 }
 
 Error error_of(const std::string& text) {
-  try {
-    std::ignore = parse_file(text);
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kInternal, "");
+  return test::error_of([&] { std::ignore = parse_file(text); });
 }
 
 // As the documentation of Transformers and Accelerate has it for stage 3, without offload.

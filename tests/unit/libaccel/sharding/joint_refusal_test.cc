@@ -1,7 +1,6 @@
 // What one rank cannot divide is refused on all ranks at once, with the reason of that rank; models that are laid out
 // differently are told apart though their sizes are equal.
 
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -19,11 +18,13 @@
 
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/process_group.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::joint_refusal_test {
 namespace {
 
+using test::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -68,15 +69,6 @@ AcceleratorOptions options_of(Way way) {
   if (way == Way::kFullShard) options.fsdp_plugin = FullyShardedDataParallelPlugin{};
   if (way == Way::kZero1) options.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 1};
   return options;
-}
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kInternal, "nothing was thrown");
 }
 
 TEST(JointRefusal, WhatOneRankCannotDivideIsRefusedByAll) {

@@ -12,6 +12,8 @@
 
 #include <accel/error.h>
 
+#include "tests/support/error_of.h"
+
 namespace accel::sharding::zero_settings_test {
 namespace {
 
@@ -26,13 +28,7 @@ EnvLookup env(std::map<std::string, std::string> variables = {}) {
 }
 
 Error error_of(const DeepSpeedPlugin& plugin, const EnvLookup& lookup = env()) {
-  try {
-    std::ignore = resolve_zero(plugin, lookup);
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kInternal, "");
+  return test::error_of([&] { std::ignore = resolve_zero(plugin, lookup); });
 }
 
 TEST(ZeroSettings, StagesDivideOneThingMoreEach) {

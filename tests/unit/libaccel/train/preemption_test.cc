@@ -18,6 +18,7 @@
 #include <accel/state.h>
 
 #include "libaccel/engine/process/process_group.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -123,13 +124,7 @@ class PreemptionOptions : public ::testing::Test {
   void TearDown() override { PartialState::reset(); }
 
   static Error error_of(const AcceleratorOptions& options) {
-    try {
-      const Accelerator accelerator(options);
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "the options were accepted";
-    return {ErrorCode::kCount_, ""};
+    return test::error_of([&] { const Accelerator accelerator(options); });
   }
 };
 
