@@ -9,6 +9,7 @@
 
 #include "agent/files/open_files.h"
 #include "agent/jobs/job_state.h"
+#include "runtime/supervisor/watch/step_report.h"
 
 namespace accel::agent {
 namespace {
@@ -166,6 +167,10 @@ void add_counters(MetricPage& page,
     const std::string rank = std::to_string(sight.local_rank);
     page.add(Metric::kWorkerHeartbeatAge, {job, node, rank}, seconds_of(now - sight.beat_at));
     page.add(Metric::kWorkerStep, {job, node, rank}, static_cast<double>(sight.step));
+    if (sight.times.steps == 0) continue;
+    page.add(Metric::kWorkerTimedSteps, {job, node, rank}, static_cast<double>(sight.times.steps));
+    for (const supervisor::StepPartTime& part : supervisor::parts_of(sight.times))
+      page.add(Metric::kWorkerStepTime, {job, node, rank, part.label}, part.nanoseconds / 1e9);
   }
 }
 

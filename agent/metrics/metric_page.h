@@ -37,6 +37,8 @@ enum class Metric {
   kWorkerExits,
   kWorkerHeartbeatAge,
   kWorkerStep,
+  kWorkerTimedSteps,
+  kWorkerStepTime,
   kWorkerStartDuration,
   kStopDuration,
   kRestartDuration,

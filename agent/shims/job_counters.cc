@@ -80,8 +80,10 @@ void JobCounters::hear_one(const supervisor::Snapshot& snapshot, TimePoint now, 
   sights_.clear();
   for (const supervisor::WorkerSnapshot& worker : snapshot.workers) {
     if (!worker.is_alive || worker.beats == 0) continue;
-    sights_.push_back(
-        {.local_rank = worker.local_rank, .step = worker.step, .beat_at = now - worker.silent_for});
+    sights_.push_back({.local_rank = worker.local_rank,
+                       .step = worker.step,
+                       .beat_at = now - worker.silent_for,
+                       .times = worker.times});
   }
 }
 

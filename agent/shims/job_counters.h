@@ -30,6 +30,7 @@ class JobCounters {
     int local_rank = 0;
     std::uint64_t step = 0;
     TimePoint beat_at{};
+    StepTimes times;  // 0 steps: it measures none
   };
   using ByCause = std::map<supervisor::ExitCause, std::uint64_t>;
 

@@ -133,6 +133,8 @@ WorkerSnapshot worker_of(Bytes& bytes) {
   worker.beats = bytes.byte();
   worker.step = bytes.number<std::uint64_t>();
   worker.silent_for = milliseconds_of(bytes);
+  if (bytes.byte() % 2 == 1)
+    worker.times = {.steps = bytes.byte(), .total_ns = bytes.number<std::uint64_t>()};
   return worker;
 }
 

@@ -163,6 +163,17 @@ void each_frame_member(T& straggler, Visit&& visit) {
   visit("score", straggler.score);
 }
 
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, StepTimes>
+void each_frame_member(T& times, Visit&& visit) {
+  visit("steps", times.steps);
+  visit("total_ns", times.total_ns);
+  visit("input_ns", times.input_ns);
+  visit("communication_ns", times.communication_ns);
+  visit("io_ns", times.io_ns);
+  visit("wait_ns", times.wait_ns);
+}
+
 template <typename T>
 concept Plain = requires(T& value) {
   each_frame_member(value, [](const char*, auto&) {});
@@ -197,7 +208,11 @@ Json encode_snapshot(const Snapshot& snapshot) {
                {"stale_requests", snapshot.stale_requests},
                {"lease_until", snapshot.lease_until.count()},
                {"is_stop_asked", snapshot.is_stop_asked}};
-  for (const auto& worker : snapshot.workers) json["workers"].push_back(encode_plain(worker));
+  for (const auto& worker : snapshot.workers) {
+    Json shown = encode_plain(worker);
+    if (worker.times != StepTimes{}) shown["times"] = encode_plain(worker.times);
+    json["workers"].push_back(std::move(shown));
+  }
   json["exits"] = Json::array();
   for (const auto& exit : snapshot.exits) json["exits"].push_back(parse_own(to_json(exit)));
   return json;
@@ -215,7 +230,8 @@ Snapshot snapshot_from(const Json& json) {
   read_member(json, "workers", [&](const Json& workers) {
     if (!workers.is_array()) throw FieldError("is not an array");
     for (const Json& worker : workers) {
-      snapshot.workers.push_back(decode_plain<WorkerSnapshot>(worker));
+      WorkerSnapshot& read = snapshot.workers.emplace_back(decode_plain<WorkerSnapshot>(worker));
+      if (worker.contains("times")) read.times = decode_plain<StepTimes>(worker.at("times"));
     }
   });
   if (!json.contains("exits")) return snapshot;  // of an older build

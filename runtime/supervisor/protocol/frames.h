@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include <accel/channel.h>
 #include <accel/result.h>
 
 #include "runtime/supervisor/kernel/pseudo_terminal.h"
@@ -104,6 +105,7 @@ struct WorkerSnapshot {
   std::uint64_t samples = 0;
   int phase = 0;                            // accel::WorkerPhase
   std::chrono::milliseconds silent_for{0};  // since its last beat
+  StepTimes times;                          // as the worker says; 0 steps: it measures none
 };
 
 // Where the job stands.

@@ -239,6 +239,7 @@ Snapshot Supervisor::Impl::snapshot() const {
           std::min(sample->monotonic_ns, static_cast<std::uint64_t>(now.count())));
       shown.silent_for = std::chrono::duration_cast<std::chrono::milliseconds>(now - beaten_at);
     }
+    shown.times = services_.step_times(shown.global_rank).value_or(StepTimes{});
     snapshot.workers.push_back(std::move(shown));
   }
   for (WorkerExit exit : record_.exits()) {

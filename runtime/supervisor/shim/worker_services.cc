@@ -232,8 +232,12 @@ std::vector<RankCalls> WorkerServices::calls() const {
   return known;
 }
 
+std::optional<StepTimes> WorkerServices::step_times(int global_rank) const {
+  return channels_.step_times(global_rank);
+}
+
 void WorkerServices::tell_step_times(int global_rank) {
-  const auto times = channels_.step_times(global_rank);
+  const auto times = step_times(global_rank);
   if (!times) return;
   options_.notice("rank " + std::to_string(global_rank) + ": " + step_times_text(*times));
 }

@@ -105,7 +105,9 @@ class WorkerServices {
   // The collective calls of those workers of this node that have told of any, in the order of ranks.
   [[nodiscard]] std::vector<RankCalls> calls() const;
 
-  // Tells where the time of the worker's steps went, if it has measured it.
+  // Where the time of the worker's steps went, if it has measured it.
+  [[nodiscard]] std::optional<StepTimes> step_times(int global_rank) const;
+  // Tells it in a notice.
   void tell_step_times(int global_rank);
 
   // Whether a worker of this generation reported that it got on.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
-#include <utility>
 
 namespace accel::supervisor {
 namespace {
@@ -16,23 +16,29 @@ std::string one_decimal(double value) {
 
 }  // namespace
 
+std::array<StepPartTime, 5> parts_of(const StepTimes& times) {
+  const auto total = static_cast<double>(times.total_ns);
+  const auto communication = static_cast<double>(times.communication_ns);
+  const auto input = static_cast<double>(times.input_ns);
+  const auto io = static_cast<double>(times.io_ns);
+  const auto wait = static_cast<double>(times.wait_ns);
+  const double compute = std::max(0.0, total - communication - input - io - wait);
+  return {StepPartTime{"compute", "compute", compute},
+          StepPartTime{"exposed communication", "communication", communication},
+          StepPartTime{"input", "input", input},
+          StepPartTime{"I/O", "io", io},
+          StepPartTime{"wait", "wait", wait}};
+}
+
 std::string step_times_text(const StepTimes& times) {
   const auto total = static_cast<double>(std::max<std::uint64_t>(times.total_ns, 1));
   const auto steps = static_cast<double>(std::max<std::uint64_t>(times.steps, 1));
-  const double others = static_cast<double>(times.communication_ns) +
-                        static_cast<double>(times.input_ns) + static_cast<double>(times.io_ns) +
-                        static_cast<double>(times.wait_ns);
-  const std::pair<const char*, double> parts[] = {
-      {"compute", std::max(0.0, total - others)},
-      {"exposed communication", static_cast<double>(times.communication_ns)},
-      {"input", static_cast<double>(times.input_ns)},
-      {"I/O", static_cast<double>(times.io_ns)},
-      {"wait", static_cast<double>(times.wait_ns)}};
   std::string text =
       std::to_string(times.steps) + " steps of " + one_decimal(total / steps / 1e6) + " ms:";
   const char* separator = " ";
-  for (const auto& [name, part] : parts) {
-    text += std::string(separator) + name + " " + one_decimal(100 * part / total) + " %";
+  for (const StepPartTime& part : parts_of(times)) {
+    text += separator + std::string(part.name) + " " + one_decimal(100 * part.nanoseconds / total) +
+            " %";
     separator = ", ";
   }
   return text;

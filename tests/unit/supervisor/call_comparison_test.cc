@@ -100,6 +100,13 @@ TEST(StepReport, TellsSharesOfTheWholeTime) {
       "wait 2.5 %");
 }
 
+TEST(StepReport, ComputingIsWhatIsLeft) {
+  const auto parts = parts_of({.steps = 1, .total_ns = 10, .input_ns = 4, .wait_ns = 1});
+  EXPECT_EQ(parts[0].label, "compute");
+  EXPECT_EQ(parts[0].nanoseconds, 5);
+  EXPECT_EQ(parts[2].nanoseconds, 4);
+}
+
 TEST(StepReport, TimesThatMakeNoSenseAreNoReasonToFail) {
   EXPECT_THAT(step_times_text({}), HasSubstr("0 steps of 0.0 ms"));
   EXPECT_THAT(step_times_text({.total_ns = 1, .io_ns = ~std::uint64_t{0}}),

@@ -107,6 +107,21 @@ TEST(Frames, GenerationsOfTheOwnerComeBack) {
   EXPECT_EQ(round_trip(snapshot).workers.at(0).step, 9u);
 }
 
+TEST(Frames, TimesOfStepsComeBackAndAnOlderShimTellsNone) {
+  Snapshot snapshot = {.job_id = "j", .state = "running", .workers = {{.pid = 12}, {.pid = 13}}};
+  snapshot.workers[1].times = {.steps = 4,
+                               .total_ns = ~std::uint64_t{0},
+                               .input_ns = 1,
+                               .communication_ns = 2,
+                               .io_ns = 3,
+                               .wait_ns = 5};
+  const Snapshot back = round_trip(snapshot);
+  EXPECT_EQ(back.workers.at(0).times, StepTimes{});
+  EXPECT_EQ(back.workers.at(1).times, snapshot.workers[1].times);
+  const auto json = nlohmann::json::parse(encode(HostEvent(snapshot)));
+  EXPECT_FALSE(json.at("workers").at(0).contains("times"));
+}
+
 TEST(Frames, StoresThatAreOpenedFirstComeBack) {
   const HostRequest open = OpenStore{.generation = 4,
                                      .bind_address = "192.0.2.1",

@@ -35,8 +35,17 @@ TEST(MetricTable, NamesFollowTheConventionsOfPrometheus) {
 
 // Labels whose values strangers or time could make many are not among them: no pid, uuid, step or text.
 TEST(MetricTable, HasLabelsThatAreBoundedAlone) {
-  const std::set<std::string> allowed = {
-      "version", "state", "file", "job", "node", "local_rank", "cause", "phase", "kind", "type"};
+  const std::set<std::string> allowed = {"version",
+                                         "state",
+                                         "file",
+                                         "job",
+                                         "node",
+                                         "local_rank",
+                                         "cause",
+                                         "phase",
+                                         "part",
+                                         "kind",
+                                         "type"};
   for (const MetricInfo& info : metric_table()) {
     std::istringstream labels{std::string(info.labels)};
     for (std::string label; labels >> label;) EXPECT_TRUE(allowed.contains(label)) << label;
@@ -138,6 +147,30 @@ Job job_with(const char* id, JobPhase phase) {
   job.description = std::move(description);
   job.phase = phase;
   return job;
+}
+
+TEST(WorkerMetrics, TellWhereTheTimeOfStepsWentOfWorkersThatMeasureIt) {
+  supervisor::Snapshot snapshot;
+  snapshot.workers = {{.local_rank = 0, .is_alive = true, .beats = 1, .step = 7},
+                      {.local_rank = 1,
+                       .is_alive = true,
+                       .beats = 1,
+                       .step = 7,
+                       .times = {.steps = 6, .total_ns = 4'000'000'000, .input_ns = 500'000'000}}};
+  JobCounters counters;
+  DurationTotals totals;
+  counters.hear(supervisor::HostEvent(snapshot), TimePoint{}, totals);
+  MetricPage page;
+  add_counters(page, "a", "n", counters, TimePoint{});
+
+  const std::string text = page.text();
+  const std::string rank = R"({job="a",node="n",local_rank="1")";
+  const std::string time = "accel_worker_step_time_seconds_total" + rank;
+  EXPECT_THAT(text, HasSubstr("accel_worker_timed_steps_total" + rank + "} 6\n"));
+  EXPECT_THAT(text, HasSubstr(time + R"(,part="compute"} 3.5)"));
+  EXPECT_THAT(text, HasSubstr(time + R"(,part="input"} 0.5)"));
+  EXPECT_THAT(text, HasSubstr(time + R"(,part="io"} 0)"));
+  EXPECT_THAT(text, Not(HasSubstr(R"(timed_steps_total{job="a",node="n",local_rank="0")")));
 }
 
 TEST(CoordinatorMetrics, CountsEachNodeOnce) {

@@ -78,14 +78,19 @@ TEST_F(JobCountersTest, MeasuresTheStopThatSomebodyAskedFor) {
 
 TEST_F(JobCountersTest, ShowsWorkersThatReportUntilTheyEnd) {
   supervisor::Snapshot snapshot;
-  snapshot.workers = {
-      {.local_rank = 0, .is_alive = true, .beats = 3, .step = 41, .silent_for = 200ms},
-      {.local_rank = 1, .is_alive = true},  // reports nothing
-      {.local_rank = 2, .beats = 3, .step = 5}};
+  snapshot.workers = {{.local_rank = 0,
+                       .is_alive = true,
+                       .beats = 3,
+                       .step = 41,
+                       .silent_for = 200ms,
+                       .times = {.steps = 40, .total_ns = 5}},
+                      {.local_rank = 1, .is_alive = true},  // reports nothing
+                      {.local_rank = 2, .beats = 3, .step = 5}};
   hear_after(0s, snapshot);
   ASSERT_EQ(counters_.sights().size(), 1U);
   EXPECT_EQ(counters_.sights()[0].step, 41U);
   EXPECT_EQ(counters_.sights()[0].beat_at, now_ - 200ms);
+  EXPECT_EQ(counters_.sights()[0].times.steps, 40U);
 
   hear_after(0s, exit_of(0, ExitCause::kNonZero));
   EXPECT_THAT(counters_.sights(), IsEmpty());
