@@ -1,6 +1,7 @@
 #include "checkpoint_tools/formats/torch_file.h"
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,9 +19,15 @@ namespace {
 // Of one tensor: some 200 and some 700. A hostile checkpoint has the archive that is largest for each of its chunks.
 constexpr TorchFileLimits kLimitsOfTensor{.pickle_bytes = 1 << 20, .directory_bytes = 64 << 10};
 
+// Of a tensor with attributes of Python, as those of FSDP 1: (the function, its class, the arguments, the attributes).
+constexpr std::string_view kRebuildFromType = "torch._tensor _rebuild_from_type_v2";
+
 const std::vector<std::string_view>& names_in_tensors() {
   static const std::vector<std::string_view> kAllowed = [] {
-    std::vector<std::string_view> names = {"torch._utils _rebuild_tensor_v2",
+    std::vector<std::string_view> names = {kRebuildFromType,
+                                           "torch Tensor",
+                                           "torch.nn.parameter Parameter",
+                                           "torch._utils _rebuild_tensor_v2",
                                            "torch._utils _rebuild_tensor_v3",
                                            "torch._utils _rebuild_parameter",
                                            "torch.storage UntypedStorage",
@@ -68,16 +75,28 @@ bool is_no_empty_dict(const Pickle& pickle, PickleNode node) {
   return pickle.kind(node) != PickleKind::kNone && (!entries || !entries->empty());
 }
 
+struct RebuildCall {
+  std::optional<std::string_view> made_by;
+  std::span<const PickleNode> arguments;
+};
+
+// What makes the tensor within a parameter or one with attributes, which are left out.
+RebuildCall rebuild_call(const Pickle& pickle, PickleNode node) {
+  if (pickle.made_by(node) == "torch._utils _rebuild_parameter" && !pickle.arguments(node).empty())
+    node = pickle.arguments(node)[0];
+  const RebuildCall call{pickle.made_by(node), pickle.arguments(node)};
+  if (call.made_by != kRebuildFromType || call.arguments.size() < 3) return call;
+  const auto arguments = pickle.sequence(call.arguments[2]);
+  return {pickle.name(call.arguments[0]), arguments ? *arguments : std::span<const PickleNode>()};
+}
+
 Result<Description> description_of(const FileSlice& archive,
                                    const Pickle& pickle,
-                                   PickleNode call) {
-  if (pickle.made_by(call) == "torch._utils _rebuild_parameter" && !pickle.arguments(call).empty())
-    call = pickle.arguments(call)[0];
-  const auto made_by = pickle.made_by(call);
+                                   PickleNode node) {
+  const auto [made_by, arguments] = rebuild_call(pickle, node);
   const bool has_dtype = made_by == "torch._utils _rebuild_tensor_v3";
   if (!has_dtype && made_by != "torch._utils _rebuild_tensor_v2")
     return damaged_tensor(archive, "data.pkl has something else than a tensor");
-  const auto arguments = pickle.arguments(call);
   if (arguments.size() < (has_dtype ? 7u : 4u))
     return damaged_tensor(archive, "an argument is missing");
 
@@ -188,7 +207,7 @@ Result<TorchFile> TorchFile::open(const FileSlice& archive,
 bool TorchFile::is_tensor(PickleNode node) const {
   const auto made_by = pickle_.made_by(node);
   return made_by == "torch._utils _rebuild_tensor_v2" ||
-         made_by == "torch._utils _rebuild_tensor_v3" ||
+         made_by == "torch._utils _rebuild_tensor_v3" || made_by == kRebuildFromType ||
          made_by == "torch._utils _rebuild_parameter";
 }
 

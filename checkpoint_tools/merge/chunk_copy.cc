@@ -40,12 +40,12 @@ std::uint64_t bytes_reached(const SavedTensor& chunk) {
 // Hands out the row-major bytes of a box, piece by piece, to the rows they belong to.
 class RowWriter {
  public:
-  RowWriter(TensorOutput& output,
+  RowWriter(const WriteAt& write,
             const Box& box,
             std::span<const std::uint64_t> shape,
             std::uint64_t place,
             std::uint64_t element_bytes)
-      : output_(output),
+      : write_(write),
         rows_(box, shape),
         place_(place),
         element_bytes_(element_bytes),
@@ -59,14 +59,14 @@ class RowWriter {
       }
       const std::size_t count = std::min<std::uint64_t>(left_, bytes.size());
       const std::uint64_t row_end = (rows_.element() + rows_.length()) * element_bytes_;
-      output_.write(place_ + row_end - left_, bytes.first(count));
+      write_(place_ + row_end - left_, bytes.first(count));
       left_ -= count;
       bytes = bytes.subspan(count);
     }
   }
 
  private:
-  TensorOutput& output_;
+  const WriteAt& write_;
   BoxRows rows_;
   std::uint64_t place_;
   std::uint64_t element_bytes_;
@@ -122,7 +122,7 @@ void ChunkCopy::copy_rows(const SavedTensor& chunk,
   const std::uint64_t all = *volume(box.sizes) * element_bytes;
   const std::span<std::byte> piece = buffer(std::min<std::uint64_t>(all, kCopyBytes));
   peak_bytes_ = std::max(peak_bytes_, piece.size());
-  RowWriter rows(output_, box, shape, place, element_bytes);
+  RowWriter rows(write_, box, shape, place, element_bytes);
   for (std::uint64_t done = 0; done < all;) {
     const std::span<std::byte> part =
         piece.first(std::min<std::uint64_t>(piece.size(), all - done));
@@ -142,7 +142,7 @@ void ChunkCopy::pick_elements(const SavedTensor& chunk,
   or_throw(chunk.storage.read(chunk.first * element_bytes, storage));
   const std::span<std::byte> piece = buffer(kCopyBytes);
   peak_bytes_ = std::max(peak_bytes_, piece.size() + storage.size());
-  RowWriter rows(output_, box, shape, place, element_bytes);
+  RowWriter rows(write_, box, shape, place, element_bytes);
   ElementWalk walk(chunk);
   std::size_t filled = 0;
   for (std::uint64_t i = 0; i < elements; ++i, walk.next()) {

@@ -1,4 +1,4 @@
-// ChunkCopy: the elements of one saved chunk, brought to their place in the merged file.
+// ChunkCopy: the elements of one saved chunk, brought to their place in the whole tensor: in a merged file, or in memory.
 //
 // A chunk whose elements lie in row-major order passes through one buffer; of one that does not (a transposed parameter, a
 // channels_last one) the part of the storage in which they lie is held whole, and they are picked.
@@ -10,12 +10,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "checkpoint_tools/formats/torch_file.h"
 #include "checkpoint_tools/merge/box.h"
-#include "checkpoint_tools/merge/tensor_output.h"
 
 namespace accel::launcher {
 
@@ -23,12 +24,15 @@ inline constexpr std::size_t kCopyBytes = std::size_t{4} << 20;
 // Elements that lie further apart are refused: PyTorch saves a view of little of a storage without the rest of it.
 inline constexpr std::uint64_t kMostSpread = 16;
 
+// Takes bytes for a place of the output; what it throws ends the copy.
+using WriteAt = std::function<void(std::uint64_t offset, std::span<const std::byte> bytes)>;
+
 class ChunkCopy {
  public:
-  explicit ChunkCopy(TensorOutput& output) : output_(output) {}
+  explicit ChunkCopy(WriteAt write) : write_(std::move(write)) {}
 
   // `place`: of the whole tensor, in bytes of the output. Requires: box.sizes are the chunk's shape and the box is within
-  // `shape`. Errors  throws Error: as FileSlice::read() and TensorOutput::write(); kUnsupported: elements too far apart.
+  // `shape`. Errors  throws Error: as FileSlice::read() and the output; kUnsupported: elements too far apart.
   void run(const SavedTensor& chunk,
            const Box& box,
            std::span<const std::uint64_t> shape,
@@ -48,7 +52,7 @@ class ChunkCopy {
                      std::span<const std::uint64_t> shape,
                      std::uint64_t place);
 
-  TensorOutput& output_;
+  WriteAt write_;
   std::vector<std::byte> buffer_;
   std::size_t peak_bytes_ = 0;
 };

@@ -126,8 +126,6 @@ class MetadataReader {
   }
 
  private:
-  using Path = std::vector<std::string>;
-
   std::optional<std::span<const PickleNode>> entries_of(std::string_view field) const {
     const auto node = pickle_.field(pickle_.root(), field);
     return node ? pickle_.entries(*node) : std::nullopt;
@@ -216,7 +214,7 @@ class MetadataReader {
       const auto steps = pickle_.sequence((*planned)[i + 1]);
       if (!key || !steps || steps->empty())
         return damaged_metadata("a path of planner_data is none");
-      Path path;
+      DistcpPath path;
       for (const PickleNode step : *steps) {
         const auto text = pickle_.text(step);
         const auto number = pickle_.integer(step);
@@ -233,21 +231,33 @@ class MetadataReader {
 
   Result<void> read_state(PickleNode key_node, std::string_view key, PickleNode node) {
     const auto found = paths_.find(std::string(key));
-    const Path path = found == paths_.end() ? Path{std::string(key)} : found->second;
+    const DistcpPath path = found == paths_.end() ? DistcpPath{std::string(key)} : found->second;
     std::uint64_t kept = sizeof path + 2 * sizeof(std::string);  // and the joined name
     for (const std::string& step : path) kept += sizeof step + 2 * step.size();
     if (!keep(kept)) return too_much();
     const auto made_by = pickle_.made_by(node);
     if (made_by == "torch.distributed.checkpoint.metadata BytesStorageMetadata") {
-      other_paths_.push_back(path);
-      return {};
+      return read_value(key_node, key, path);
     }
     if (made_by != "torch.distributed.checkpoint.metadata TensorStorageMetadata")
       return damaged_metadata("it is neither a tensor nor bytes");
     auto tensor = read_tensor(key_node, key, node);
     if (!tensor) return tensor.error();
-    tensor_paths_.push_back(path);
+    tensor->path = path;
     result_.tensors.push_back(*std::move(tensor));
+    return {};
+  }
+
+  Result<void> read_value(PickleNode key_node, std::string_view key, const DistcpPath& path) {
+    DistcpValue value{.name = {}, .path = path, .file = {}};
+    const auto place = places_.find(place_key(number_of(key_node, key), {}));
+    if (!keep(sizeof value + kMostNameBytes)) return too_much();
+    if (place != places_.end()) {
+      value.file = place->second.file;
+      value.begin = place->second.begin;
+      value.bytes = place->second.bytes;
+    }
+    result_.other_values.push_back(std::move(value));
     return {};
   }
 
@@ -345,30 +355,31 @@ class MetadataReader {
   // HF Accelerate's rule: {"model": {...}} is taken for what is in it.
   [[nodiscard]] bool has_one_root() const {
     std::set<std::string_view> roots;
-    for (const auto* paths : {&tensor_paths_, &other_paths_})
-      for (const Path& path : *paths) {
-        if (path.size() < 2) return false;
-        roots.insert(path.front());
-      }
-    return roots.size() == 1;
+    bool is_nested = true;
+    const auto add_root = [&](const DistcpPath& path) {
+      is_nested = is_nested && path.size() > 1;
+      roots.insert(path.front());
+    };
+    for (const DistcpTensor& tensor : result_.tensors) add_root(tensor.path);
+    for (const DistcpValue& value : result_.other_values) add_root(value.path);
+    return is_nested && roots.size() == 1;
   }
 
   Result<void> give_names() {
     const std::size_t skipped = has_one_root() ? 1 : 0;
-    const auto joined = [&](const Path& path) {
+    const auto joined = [&](const DistcpPath& path) {
       std::string name;
       for (std::size_t i = skipped; i < path.size(); ++i)
         name += (i > skipped ? "." : "") + path[i];
       return name;
     };
     std::set<std::string> names;
-    for (std::size_t i = 0; i < tensor_paths_.size(); ++i) {
-      result_.tensors[i].name = joined(tensor_paths_[i]);
-      if (!names.insert(result_.tensors[i].name).second)
-        return damaged_metadata("two tensors would have the name " +
-                                printable(result_.tensors[i].name));
+    for (DistcpTensor& tensor : result_.tensors) {
+      tensor.name = joined(tensor.path);
+      if (!names.insert(tensor.name).second)
+        return damaged_metadata("two tensors would have the name " + printable(tensor.name));
     }
-    for (const Path& path : other_paths_) result_.other_values.push_back(joined(path));
+    for (DistcpValue& value : result_.other_values) value.name = joined(value.path);
     return {};
   }
 
@@ -392,9 +403,7 @@ class MetadataReader {
   std::unordered_map<PickleNode, std::uint32_t> numbers_by_node_;
   std::unordered_map<std::string_view, std::uint32_t> numbers_by_text_;
   std::unordered_map<std::string, Place> places_;
-  std::unordered_map<std::string, Path> paths_;
-  std::vector<Path> tensor_paths_;  // as result_.tensors
-  std::vector<Path> other_paths_;
+  std::unordered_map<std::string, DistcpPath> paths_;
   DistcpMetadata result_;
 };
 

@@ -31,16 +31,29 @@ struct DistcpChunk {
   std::uint64_t bytes = 0;
 };
 
+// Where a value lies in the state dict that was saved: keys, and numbers in lists as texts; {"model", "layer.weight"}.
+using DistcpPath = std::vector<std::string>;
+
 struct DistcpTensor {
   std::string name;
+  DistcpPath path;
   safetensors::Dtype dtype = safetensors::Dtype::kF32;
   std::vector<std::uint64_t> shape;
   std::vector<DistcpChunk> chunks;
 };
 
+// What is no tensor: a number, a list, an object. A file of torch.save() by itself.
+struct DistcpValue {
+  std::string name;
+  DistcpPath path;
+  std::string file;  // a name within the folder; empty: storage_data does not say where it is
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+};
+
 struct DistcpMetadata {
   std::vector<DistcpTensor> tensors;
-  std::vector<std::string> other_values;  // names of what is no tensor: numbers, lists, objects
+  std::vector<DistcpValue> other_values;
 };
 
 // The chunks of every tensor cover it exactly: no hole, no overlap.

@@ -28,7 +28,9 @@ Result<MergeCount> merge_distcp_folder(const FolderMerge& merge,
                  printable(merge.checkpoint.string()) + " holds no tensor",
                  "name the folder of a model");
   if (!metadata->other_values.empty()) {
-    const std::string what = some_of(metadata->other_values);
+    std::vector<std::string> names;
+    for (const DistcpValue& value : metadata->other_values) names.push_back(value.name);
+    const std::string what = some_of(names);
     if (merge.removes_checkpoint)
       return Error(ErrorCode::kUnsupported,
                    "a merge has no place for what is no tensor: " + what,

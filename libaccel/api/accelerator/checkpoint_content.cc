@@ -105,6 +105,7 @@ CheckpointObjects CheckpointContent::checkpoint_objects() {
   objects.choose_weights = bound_hooks(*save_hooks_, objects.models);
   for (const auto& [id, hook] : load_hooks_->by_id) objects.choose_models.emplace_back(hook);
   if (!divided_.empty()) objects.divided = &divided_;
+  objects.is_fsdp = prepared_.state.distributed_type() == DistributedType::kFsdp;
   return objects;
 }
 
@@ -221,6 +222,17 @@ CheckpointObjects CheckpointContent::objects_to_load() {
 
 std::optional<LoadReport> CheckpointContent::load(const Load& load,
                                                   const LoadStateOptions& options) {
+  return load_objects(load, options, [](std::size_t) { return true; });
+}
+
+std::optional<LoadReport> CheckpointContent::load_part(const Load& load,
+                                                       std::optional<std::size_t> optimizer) {
+  return load_objects(load, {}, [optimizer](std::size_t number) { return number == optimizer; });
+}
+
+std::optional<LoadReport> CheckpointContent::load_objects(const Load& load,
+                                                          const LoadStateOptions& options,
+                                                          const LoadsOptimizer& loads_optimizer) {
   const auto models = prepared_.divided_models();
   const Released released{whole_optimizers_, divided_};
   CheckpointObjects objects = objects_to_load();
@@ -239,7 +251,7 @@ std::optional<LoadReport> CheckpointContent::load(const Load& load,
   for (const auto& model : prepared_.models)
     if (report && model->sync() != nullptr) model->sync()->agree_on_hook_state();
   for (std::size_t i = 0; report && i < whole_optimizers_.size(); ++i) {
-    if (whole_optimizers_[i] == nullptr) continue;
+    if (whole_optimizers_[i] == nullptr || !loads_optimizer(i)) continue;
     Preparation::gate_of(prepared_.optimizers[i])->take_states(*whole_optimizers_[i], divided_);
   }
   return report;

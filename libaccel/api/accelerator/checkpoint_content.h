@@ -7,6 +7,7 @@
 // Errors    throws kPeerLost, kProcessGroup.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,6 +47,8 @@ class CheckpointContent {
   // nothing.
   using Load = std::function<std::optional<LoadReport>(const CheckpointObjects&)>;
   std::optional<LoadReport> load(const Load& load, const LoadStateOptions& options = {});
+  // The same where `load` leaves out all optimizers, or all but one (by its number): theirs stays as it is. No hooks.
+  std::optional<LoadReport> load_part(const Load& load, std::optional<std::size_t> optimizer);
   // Borrowed. To save, the ranks agree on which states there are.
   [[nodiscard]] CheckpointObjects objects_to_save(SaveTo to, const SaveStateOptions& files = {});
 
@@ -61,6 +64,10 @@ class CheckpointContent {
   };
   [[nodiscard]] CheckpointObjects checkpoint_objects();
   [[nodiscard]] CheckpointObjects objects_to_load();
+  using LoadsOptimizer = std::function<bool(std::size_t number)>;
+  std::optional<LoadReport> load_objects(const Load& load,
+                                         const LoadStateOptions& options,
+                                         const LoadsOptimizer& loads_optimizer);
   // Lets each rank of a node keep its share of replicas(), where the ranks have the same.
   void share_replicas();
   // Whether files of divided models are written by one rank, from whole tensors.

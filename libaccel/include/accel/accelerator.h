@@ -60,6 +60,9 @@ struct IValue;
 namespace accel {
 
 class Profiler;
+namespace detail {
+class FsdpFiles;
+}
 
 // As of at::Tensor::backward().
 struct BackwardOptions {
@@ -579,6 +582,7 @@ class ACCEL_EXPORT Accelerator {
   void end_training();
 
  private:
+  friend class detail::FsdpFiles;  // accel/fsdp_checkpoint.h
   struct Impl;
 
   template <typename T>

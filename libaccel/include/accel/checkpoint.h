@@ -9,10 +9,10 @@
 //
 // With CheckpointFormat::kAccelerate the files are those of HF Accelerate, beside the manifest and the places of loaders:
 //
-//   model.safetensors, or pytorch_model.bin with safe_serialization = false
+//   model.safetensors, or pytorch_model.bin with safe_serialization = false; pytorch_model_fsdp.bin under FSDP
 //   optimizer.bin, scheduler.bin, scaler.pt, random_states_{rank}.pkl, custom_checkpoint_{i}.pkl
 //
-// A load reads both, and the folders that HF Accelerate itself saved.
+// A load reads both, and the folders that HF Accelerate itself saved, of FSDP with FULL_STATE_DICT or SHARDED_STATE_DICT too.
 //
 // A save goes into a hidden folder beside the final one: all ranks write and sync, then rank 0
 // writes the manifest and renames. Whatever kills the job at whatever moment, the folder with the
@@ -91,6 +91,8 @@ struct CheckpointObjects {
   // Which tensors are spread over the ranks; nullptr: none, all ranks have the same. Filled by
   // Accelerator::checkpoint_objects().
   checkpoint::DividedTensors* divided = nullptr;
+  // CheckpointFormat::kAccelerate: the files are those that Accelerate writes under FSDP. Filled as above.
+  bool is_fsdp = false;
 };
 
 struct CheckpointInfo {

@@ -15,6 +15,7 @@
 
 #include "checkpoint_tools/formats/torch_file.h"
 #include "checkpoint_tools/merge/chunk_copy.h"
+#include "checkpoint_tools/merge/tensor_output.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/peak_memory.h"
@@ -109,7 +110,9 @@ TEST(DistcpMerge, ElementsThatLieFarApartDoNotTakeTheirStoragesMemory) {
                       folder.file("out"),
                       {{"w", safetensors::Dtype::kF32, {2}}},
                       WeightsFormat::kSafetensors);
-  ChunkCopy copy(output);
+  ChunkCopy copy([&output](std::uint64_t offset, std::span<const std::byte> bytes) {
+    output.write(offset, bytes);
+  });
   const auto run = [&](std::uint64_t stride) {
     copy.run({.dtype = safetensors::Dtype::kF32,
               .shape = {2},

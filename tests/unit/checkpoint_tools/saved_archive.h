@@ -112,20 +112,22 @@ struct FloatTensor {
   std::string storage;  // bytes
 };
 
-inline std::string tensor_op(const FloatTensor& tensor) {
+inline std::vector<std::string> tensor_arguments(const FloatTensor& tensor) {
   const std::string id = tuple_op({text_op("storage"),
                                    name_op("torch", "FloatStorage"),
                                    text_op("0"),
                                    text_op("cpu"),
                                    int_op(tensor.storage.size() / 4)}) +
                          "Q";
-  return call_op(name_op("torch._utils", "_rebuild_tensor_v2"),
-                 {id,
-                  int_op(tensor.first),
-                  sizes_op(tensor.shape),
-                  sizes_op(tensor.strides),
-                  "\x89",
-                  call_op(name_op("collections", "OrderedDict"), {})});
+  return {id,
+          int_op(tensor.first),
+          sizes_op(tensor.shape),
+          sizes_op(tensor.strides),
+          "\x89",
+          call_op(name_op("collections", "OrderedDict"), {})};
+}
+inline std::string tensor_op(const FloatTensor& tensor) {
+  return call_op(name_op("torch._utils", "_rebuild_tensor_v2"), tensor_arguments(tensor));
 }
 
 // torch.save(tensor).

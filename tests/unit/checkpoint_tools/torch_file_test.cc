@@ -77,6 +77,36 @@ TEST_F(TorchFiles, ValuesAreReadAsTheyWereWritten) {
   EXPECT_EQ(pickle.kind(items[5]), PickleKind::kNone);
 }
 
+TEST_F(TorchFiles, AttributesOfATensorAreLeftOut) {
+  const auto with_attributes = [](const std::string& function, const std::string& arguments) {
+    return test::pickle_of(
+        test::call_op(test::name_op("torch._tensor", "_rebuild_from_type_v2"),
+                      {function,
+                       test::name_op("torch", "Tensor"),
+                       arguments,
+                       test::dict_op({{test::text_op("_has_been_cloned"), "\x88"}})}));
+  };
+  const std::string function = test::name_op("torch._utils", "_rebuild_tensor_v2");
+  const auto arguments = test::tuple_op(test::tensor_arguments(
+      {.shape = {2, 3}, .strides = {3, 1}, .storage = std::string(24, '\1')}));
+  const auto file = open(archive_of(with_attributes(function, arguments)));
+  ASSERT_TRUE(file) << file.error().what();
+  ASSERT_TRUE(file->is_tensor(file->pickle().root()));
+  const auto tensor = file->tensor(file->pickle().root());
+  ASSERT_TRUE(tensor) << tensor.error().what();
+  EXPECT_THAT(tensor->shape, ElementsAre(2, 3));
+
+  // Another function than that of a tensor, and no arguments.
+  for (const std::string& pickle :
+       {with_attributes(test::name_op("collections", "OrderedDict"), arguments),
+        with_attributes(function, test::int_op(1))}) {
+    const auto damaged = open(archive_of(pickle));
+    ASSERT_TRUE(damaged) << damaged.error().what();
+    EXPECT_EQ(damaged->tensor(damaged->pickle().root()).error().code(),
+              ErrorCode::kCheckpointIncomplete);
+  }
+}
+
 TEST_F(TorchFiles, ATensorBeyondItsStorageIsRefused) {
   const auto file =
       open(archive_of(pickled::document(*pickled::tensor("w", {.shape = {7}, .storage = 0}))));

@@ -117,9 +117,6 @@ std::vector<at::Tensor*> SharedFile::part_values() {
   return values;
 }
 
-namespace {
-
-// Gives `loaded` a placeholder for the tensor and its parts; returns them, still empty.
 std::vector<TensorPart> add_divided(LoadedParts& loaded,
                                     const st::TensorInfo& info,
                                     const std::vector<PartPlace>& places) {
@@ -133,8 +130,6 @@ std::vector<TensorPart> add_divided(LoadedParts& loaded,
   loaded.divided.add(placeholder, parts);
   return parts;
 }
-
-}  // namespace
 
 void add_loaded(LoadedParts& loaded,
                 const st::TensorInfo& info,

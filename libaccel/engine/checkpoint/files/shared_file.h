@@ -86,6 +86,10 @@ struct LoadedParts {
   DividedTensors divided;          // what the placeholders stand for
 };
 
+// Adds a placeholder for a tensor, and returns the parts that are wanted of it, still empty: their memory is that of `loaded`.
+[[nodiscard]] std::vector<TensorPart> add_divided(LoadedParts& loaded,
+                                                  const safetensors::TensorInfo& info,
+                                                  const std::vector<PartPlace>& places);
 // Adds a tensor that was read whole, or the parts that are wanted of it.
 void add_loaded(LoadedParts& loaded,
                 const safetensors::TensorInfo& info,

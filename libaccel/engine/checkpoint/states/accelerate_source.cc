@@ -6,9 +6,11 @@
 
 #include <torch/nn/module.h>
 
+#include <accel/checkpoint_names.h>
 #include <accel/error.h>
 #include <accel/safetensors_reader.h>
 
+#include "libaccel/engine/checkpoint/files/distcp_parts.h"
 #include "libaccel/engine/checkpoint/files/state_files.h"
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
 #include "libaccel/engine/checkpoint/states/accelerate_states.h"
@@ -21,6 +23,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kWrapper = "module.";
+
+void add_whole(LoadedParts& loaded,
+               const std::string& name,
+               const at::Tensor& tensor,
+               const PartsWanted& wanted) {
+  const safetensors::TensorSpec spec = spec_of(name, tensor);
+  add_loaded(loaded, {.name = name, .dtype = spec.dtype, .shape = spec.shape}, tensor, wanted);
+}
 
 bool are_wrapped(const std::vector<std::string>& names) {
   return !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
@@ -54,8 +64,59 @@ std::string file_of_state(const std::string& stem) {
   return stem + ".pkl";
 }
 
+// "model" -> 0, "model_1" -> 1
+std::string number_in(const std::string& stem) {
+  const std::size_t place = stem.rfind('_');
+  return place == std::string::npos ? "0" : stem.substr(place + 1);
+}
+
 std::string weights_file(const std::string& stem) {
   return "pytorch_" + stem + ".bin";
+}
+// "model_1" -> "pytorch_model_fsdp_1.bin"
+std::string fsdp_weights_file(const std::string& stem) {
+  return std::string(kFsdpModelName) + stem.substr(std::string_view("model").size()) + ".bin";
+}
+// "model" -> "pytorch_model_fsdp_0"
+std::string fsdp_weights_folder(const std::string& stem) {
+  return std::string(kFsdpModelName) + "_" + number_in(stem);
+}
+// "optimizer" -> "optimizer_0"
+std::string fsdp_optimizer_folder(const std::string& stem) {
+  return std::string(kOptimizerName) + "_" + number_in(stem);
+}
+
+// Weights of FSDP, or an optimizer: what a program may have saved by itself.
+bool has_files_of_python(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kFsdpModelName)) return true;
+    if (name.starts_with(kOptimizerName) && (name.ends_with(".bin") || entry.is_directory(ignored)))
+      return true;
+  }
+  return false;
+}
+
+// Folders of Accelerate that are named and not read.
+void refuse_unread(const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* const file :
+       {"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"})
+    if (fs::exists(folder / kModelName / file, ignored))
+      throw Error(ErrorCode::kUnsupported,
+                  folder.string() +
+                      " was saved with DeepSpeed: its weights and optimizers lie in " +
+                      std::string(kModelName) + "/ in DeepSpeed's own parts",
+                  "run the zero_to_fp32.py that lies beside them, and read what it writes with "
+                  "load_checkpoint_in_model()");
+  for (const char* const file : {"_rank0.bin", "_0_rank0.bin"})
+    if (fs::exists(folder / (std::string(kFsdpModelName) + file), ignored))
+      throw Error(ErrorCode::kUnsupported,
+                  folder.string() + " has a file of weights for each rank (" +
+                      std::string(kFsdpModelName) + file +
+                      "), as FSDP's LOCAL_STATE_DICT and use_dcp=False leave them",
+                  "save it with FULL_STATE_DICT or SHARDED_STATE_DICT");
 }
 
 }  // namespace
@@ -63,12 +124,13 @@ std::string weights_file(const std::string& stem) {
 AccelerateSource::AccelerateSource(fs::path folder, const CheckpointObjects& objects)
     : folder_(std::move(folder)), objects_(objects) {
   const bool has_manifest = is_there(std::string(kManifestName));
-  const bool is_of_accelerate = is_there(random_stem(0) + ".pkl") || is_there("optimizer.bin");
+  const bool is_of_accelerate = is_there(random_stem(0) + ".pkl") || has_files_of_python(folder_);
   if (has_manifest || !is_of_accelerate) {
     verified_.emplace(folder_);
     manifest_ = verified_->manifest();
     return;
   }
+  refuse_unread(folder_);
   manifest_ = counted();
   manifest_.step = saved_step();
   notice("has no manifest: its files could not be compared with what was saved");
@@ -87,9 +149,13 @@ Manifest AccelerateSource::counted() const {
   Manifest manifest;
   manifest.objects.models = count_files([&](std::size_t i) {
     const std::string stem = numbered("model", i);
-    return is_there(stem + std::string(kTensorSuffix)) || is_there(weights_file(stem));
+    return is_there(stem + std::string(kTensorSuffix)) || is_there(weights_file(stem)) ||
+           is_there(fsdp_weights_file(stem)) || is_folder(fsdp_weights_folder(stem));
   });
-  manifest.objects.optimizers = numbered_files("optimizer");
+  manifest.objects.optimizers = count_files([&](std::size_t i) {
+    const std::string stem = numbered("optimizer", i);
+    return is_there(stem + ".bin") || is_folder(fsdp_optimizer_folder(stem));
+  });
   manifest.objects.schedulers = numbered_files("scheduler");
   manifest.objects.loaders = kUnknownCount;
   manifest.objects.custom =
@@ -110,6 +176,11 @@ bool AccelerateSource::is_there(const std::string& file) const {
   if (verified_) return verified_->has(file);
   std::error_code error;
   return fs::is_regular_file(folder_ / file, error);
+}
+
+bool AccelerateSource::is_folder(const std::string& name) const {
+  std::error_code error;
+  return !verified_ && fs::is_regular_file(folder_ / name / launcher::kDistcpMetadataName, error);
 }
 
 bool AccelerateSource::has(const std::string& file) const {
@@ -138,37 +209,65 @@ StateDict& AccelerateSource::state(const std::string& stem) {
   return states_.emplace(stem, std::move(state)).first->second;
 }
 
-SavedOptimizer& AccelerateSource::optimizer(const std::string& stem) {
+AccelerateSource::FoundOptimizer& AccelerateSource::optimizer(const std::string& stem) {
   if (const auto found = optimizers_.find(stem); found != optimizers_.end()) return found->second;
   std::size_t index = 0;
   while (index < objects_.optimizers.size() && numbered("optimizer", index) != stem) ++index;
   if (index == objects_.optimizers.size())
     throw Error(ErrorCode::kCheckpointMismatch, folder_.string() + " has no " + stem + ".bin");
-  const auto file = open(stem + ".bin");
-  return optimizers_
-      .emplace(stem,
-               read_accelerate_optimizer(
-                   *file, *objects_.optimizers[index], ParameterNames(objects_.models)))
-      .first->second;
+  FoundOptimizer found;
+  PythonOptimizer python;
+  if (const std::string name = fsdp_optimizer_folder(stem);
+      !is_there(stem + ".bin") && is_folder(name)) {
+    found.metadata = or_throw(launcher::read_distcp_metadata(folder_ / name));
+    python = read_distcp_optimizer(folder_ / name, found.metadata);
+  } else {
+    python = read_python_optimizer(*open(stem + ".bin"));
+  }
+  found.saved = read_accelerate_optimizer(
+      python, *objects_.optimizers[index], ParameterNames(objects_.models));
+  found.stored = std::move(python.stored);
+  return optimizers_.emplace(stem, std::move(found)).first->second;
 }
 
 std::string AccelerateSource::text(const std::string& file) {
   if (verified_ && verified_->has(file)) return verified_->text(file);
   const std::string stem = stem_of(file);
-  return stem.starts_with("optimizer") ? optimizer(stem).json : encode_state(state(stem));
+  return stem.starts_with("optimizer") ? optimizer(stem).saved.json : encode_state(state(stem));
 }
 
 LoadedParts AccelerateSource::parts(const std::string& file, const PartsWanted& wanted) {
   const std::string stem = stem_of(file);
   if (stem.starts_with("model")) return weights(stem, wanted);
   if (verified_ && verified_->has(file)) return verified_->parts(file, wanted);
-  const safetensors::TensorMap tensors =
-      stem.starts_with("optimizer") ? std::move(optimizer(stem).tensors) : state(stem).tensors;
+  if (stem.starts_with("optimizer")) return optimizer_parts(stem, wanted);
   LoadedParts loaded;
+  for (const auto& [name, tensor] : state(stem).tensors) add_whole(loaded, name, tensor, wanted);
+  return loaded;
+}
+
+LoadedParts AccelerateSource::optimizer_parts(const std::string& stem, const PartsWanted& wanted) {
+  FoundOptimizer& found = optimizer(stem);
+  LoadedParts loaded;
+  std::unordered_map<const launcher::DistcpTensor*, std::string> names;  // of what is in the folder
+  const safetensors::TensorMap tensors = std::move(found.saved.tensors);
   for (const auto& [name, tensor] : tensors) {
-    const safetensors::TensorSpec spec = spec_of(name, tensor);
-    add_loaded(loaded, {.name = name, .dtype = spec.dtype, .shape = spec.shape}, tensor, wanted);
+    const auto stored = found.stored.find(tensor.unsafeGetTensorImpl());
+    if (stored == found.stored.end())
+      add_whole(loaded, name, tensor, wanted);
+    else
+      names.emplace(&found.metadata.tensors[stored->second], name);
   }
+  if (names.empty()) return loaded;
+  read_distcp_parts(
+      loaded,
+      folder_ / fsdp_optimizer_folder(stem),
+      found.metadata,
+      [&names](const launcher::DistcpTensor& tensor) -> std::optional<std::string> {
+        const auto name = names.find(&tensor);
+        return name == names.end() ? std::nullopt : std::optional(name->second);
+      },
+      wanted);
   return loaded;
 }
 
@@ -185,30 +284,39 @@ bool AccelerateSource::strips_wrapper(const std::vector<std::string>& names) con
 
 LoadedParts AccelerateSource::weights(const std::string& stem, const PartsWanted& wanted) {
   const std::string file = stem + std::string(kTensorSuffix);
+  const fs::path parts_folder = folder_ / fsdp_weights_folder(stem);
   std::vector<std::string> names;
-  std::unique_ptr<PythonFile> pickled;
-  safetensors::TensorMap tensors;
+  safetensors::TensorMap pickled;
+  std::optional<launcher::DistcpMetadata> metadata;
+  std::string pickle = is_there(weights_file(stem)) ? weights_file(stem) : fsdp_weights_file(stem);
   if (is_there(file)) {
+    pickle.clear();
     // What is wrong with it is said below.
     if (const auto reader = safetensors::Reader::open(folder_ / file))
       for (const auto& info : reader->header().tensors) names.push_back(info.name);
+  } else if (is_there(pickle)) {
+    pickled = open(pickle)->tensors();
+    for (const auto& [name, tensor] : pickled) names.push_back(name);
   } else {
-    pickled = open(weights_file(stem));
-    tensors = pickled->tensors();
-    for (const auto& [name, tensor] : tensors) names.push_back(name);
+    metadata = or_throw(launcher::read_distcp_metadata(parts_folder));
+    for (const launcher::DistcpTensor& tensor : metadata->tensors) names.push_back(tensor.name);
   }
+  if (!metadata && is_folder(fsdp_weights_folder(stem)))
+    notice("has weights in " + fsdp_weights_folder(stem) + " beside " +
+           (pickle.empty() ? file : pickle) + ", which alone was read");
   const std::size_t skipped = strips_wrapper(names) ? kWrapper.size() : 0;
   const auto wanted_here = [&](safetensors::TensorInfo info) {
     info.name = info.name.substr(skipped);
     return wanted(info);
   };
   LoadedParts loaded;
-  if (pickled) {
-    for (const auto& [name, tensor] : tensors) {
-      const safetensors::TensorSpec spec = spec_of(name, tensor);
-      add_loaded(
-          loaded, {.name = name, .dtype = spec.dtype, .shape = spec.shape}, tensor, wanted_here);
-    }
+  if (metadata) {
+    const auto same_name = [](const launcher::DistcpTensor& tensor) {
+      return std::optional(tensor.name);
+    };
+    read_distcp_parts(loaded, parts_folder, *metadata, same_name, wanted_here);
+  } else if (!pickle.empty()) {
+    for (const auto& [name, tensor] : pickled) add_whole(loaded, name, tensor, wanted_here);
   } else {
     loaded = verified_ ? verified_->parts(file, wanted_here)
                        : std::move(read_hashed_file(folder_ / file, wanted_here).loaded);

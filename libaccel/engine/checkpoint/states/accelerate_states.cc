@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -27,7 +29,6 @@ namespace accel::checkpoint {
 namespace {
 
 using launcher::Pickle;
-using launcher::PickleKind;
 using launcher::PickleNode;
 using nlohmann::json;
 using torch::optim::Optimizer;
@@ -90,135 +91,140 @@ c10::IValue state_of_parameter(const OptimizerTraits& traits,
   return state;
 }
 
-// Reads the file's state and groups into the form of our own files.
+// "model_1:layer.weight" -> "layer.weight": as PyTorch knows it, which has one model in one file.
+std::string name_in_model(const std::string& name) {
+  const std::size_t colon = name.find(':');
+  return name.starts_with("model_") && colon != std::string::npos ? name.substr(colon + 1) : name;
+}
+
+// Brings the file's state and groups into the form of our own files.
 class OptimizerReading {
  public:
-  OptimizerReading(PythonFile& file, const OptimizerTraits& traits)
-      : file_(file), pickle_(file.pickle()), traits_(traits) {}
+  OptimizerReading(const PythonOptimizer& file, const OptimizerTraits& traits)
+      : file_(file), traits_(traits) {}
 
   // `present`: the optimizer as our own files have it, which names its parameters and options.
   SavedOptimizer run(const json& present) {
-    const auto groups = list_field(pickle_.root(), "param_groups");
     const json& present_groups = present.at("param_groups");
-    if (groups.size() != present_groups.size())
-      fail("has " + std::to_string(groups.size()) + " parameter groups, the optimizer has " +
+    if (file_.groups.size() != present_groups.size())
+      fail("has " + std::to_string(file_.groups.size()) + " parameter groups, the optimizer has " +
            std::to_string(present_groups.size()));
     json root = present;
     root["state"] = json::object();
-    std::map<std::int64_t, std::string> names;
-    for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t g = 0; g < file_.groups.size(); ++g) {
       json& group = root.at("param_groups").at(g);
-      read_options(groups[g], group.at("options"));
-      add_names(groups[g], g, group.at("params"), names);
+      read_options(file_.groups[g], group.at("options"));
+      add_names(file_.groups[g], g, group.at("params"));
     }
-    read_states(names, root.at("state"));
+    read_states(root.at("state"));
     return {std::move(tensors_), root.dump()};
   }
 
  private:
+  using Option = PythonOptimizer::Option;
+  using Parameter = PythonOptimizer::Parameter;
+
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorCode::kCheckpointMismatch,
-                printable(file_.path().string()) + " " + what,
-                "load into the optimizer that was saved, over the same parameters");
+    throw_optimizer_mismatch(file_.path, what);
   }
 
-  PickleNode field(PickleNode node, std::string_view key) const {
-    const auto found = pickle_.field(node, key);
-    if (!found) fail("has no " + std::string(key));
-    return *found;
-  }
-  std::span<const PickleNode> list_field(PickleNode node, std::string_view key) const {
-    const auto items = pickle_.sequence(field(node, key));
-    if (!items) fail("has a " + std::string(key) + " that is no list");
-    return *items;
+  // Whether the option is there and set.
+  static std::optional<bool> flag(const PythonOptimizer::Group& group, const std::string& key) {
+    const auto found = group.options.find(key);
+    const bool* const value =
+        found == group.options.end() ? nullptr : std::get_if<bool>(&found->second);
+    return value == nullptr ? std::nullopt : std::optional(*value);
   }
 
-  void read_options(PickleNode group, json& options) {
+  void read_options(const PythonOptimizer::Group& group, json& options) const {
     if (const auto expected = decoupled_weight_decay(traits_)) {
-      const auto decoupled = pickle_.field(group, "decoupled_weight_decay");
-      if (decoupled && pickle_.boolean(*decoupled).value_or(*expected) != *expected)
+      if (flag(group, "decoupled_weight_decay").value_or(*expected) != *expected)
         fail(std::string("is of ") + (*expected ? "Adam" : "AdamW") + ", the optimizer is " +
              traits_.name);
     }
-    const auto maximize = pickle_.field(group, "maximize");
-    if (maximize && pickle_.boolean(*maximize).value_or(false))
+    if (flag(group, "maximize").value_or(false))
       fail("was saved with maximize=True, which LibTorch's optimizers have not");
     for (auto& [key, value] : options.items()) {
-      const auto saved = pickle_.field(group, key);
-      if (!saved) fail("has no option " + key + ": it is of another class than " + traits_.name);
-      value = option(*saved, key, value);
+      const auto saved = group.options.find(key);
+      if (saved == group.options.end())
+        fail("has no option " + key + ": it is of another class than " + traits_.name);
+      value = option(saved->second, key, value);
     }
   }
 
-  json option(PickleNode node, const std::string& key, const json& present) {
-    if (const auto flag = pickle_.boolean(node)) return *flag;
-    if (const auto number = number_of(node)) {
+  json option(const Option& saved, const std::string& key, const json& present) const {
+    if (const auto* const value = std::get_if<bool>(&saved)) return *value;
+    if (const auto* const number = std::get_if<double>(&saved)) {
       if (std::isfinite(*number)) return *number;
       return non_finite_text(*number);
     }
-    if (const auto items = pickle_.sequence(node); items && present.is_array()) {
-      json list = json::array();
-      for (const PickleNode item : *items) list.push_back(number_of(item).value_or(0));
-      if (list.size() == present.size()) return list;
-    }
+    const auto* const numbers = std::get_if<std::vector<double>>(&saved);
+    if (numbers != nullptr && present.is_array() && numbers->size() == present.size())
+      return *numbers;
     fail("has a value of " + key + " that " + traits_.name + " has no place for");
   }
 
-  // A learning rate may be a tensor.
-  std::optional<double> number_of(PickleNode node) {
-    if (const auto whole = pickle_.integer(node)) return static_cast<double>(*whole);
-    if (const auto real = pickle_.real(node)) return *real;
-    if (!file_.is_tensor(node)) return std::nullopt;
-    const at::Tensor tensor = file_.tensor(node);
-    return tensor.numel() == 1 ? std::optional(tensor.item<double>()) : std::nullopt;
-  }
-
-  void add_names(PickleNode group,
-                 std::size_t g,
-                 const json& present,
-                 std::map<std::int64_t, std::string>& names) const {
-    const auto saved = list_field(group, "params");
-    if (saved.size() != present.size())
-      fail("has " + std::to_string(saved.size()) + " parameters in group " + std::to_string(g) +
-           ", the optimizer has " + std::to_string(present.size()));
-    for (std::size_t i = 0; i < saved.size(); ++i) {
-      const auto number = pickle_.integer(saved[i]);
-      if (!number) fail("numbers a parameter with something else than an integer");
-      names[*number] = present[i].get<std::string>();
+  void add_names(const PythonOptimizer::Group& group, std::size_t g, const json& present) {
+    if (group.params.size() != present.size())
+      fail("has " + std::to_string(group.params.size()) + " parameters in group " +
+           std::to_string(g) + ", the optimizer has " + std::to_string(present.size()));
+    std::map<std::string, std::string> by_name;
+    for (const json& item : present) {
+      const auto name = item.get<std::string>();
+      by_name.emplace(name_in_model(name), name);
+    }
+    for (std::size_t i = 0; i < group.params.size(); ++i) {
+      const auto* const name = std::get_if<std::string>(&group.params[i]);
+      if (name == nullptr) {
+        names_[group.params[i]] = present[i].get<std::string>();
+        continue;
+      }
+      const auto found = by_name.find(*name);
+      if (found == by_name.end())
+        fail("has " + printable(*name) + " in group " + std::to_string(g) +
+             ", the optimizer has it not there");
+      names_[group.params[i]] = found->second;
     }
   }
 
-  void read_states(const std::map<std::int64_t, std::string>& names, json& states) {
-    const auto entries = pickle_.entries(field(pickle_.root(), "state"));
-    if (!entries) fail("has a state that is no dict");
-    for (std::size_t i = 0; i + 1 < entries->size(); i += 2) {
-      const auto number = pickle_.integer((*entries)[i]);
-      const auto name = number ? names.find(*number) : names.end();
-      if (name == names.end()) fail("has a state of a parameter that is in no group");
-      const auto fields = pickle_.entries((*entries)[i + 1]);
-      if (!fields) fail("has a state of " + name->second + " that is no dict");
+  void read_states(json& states) {
+    for (const auto& [parameter, fields] : file_.states) {
+      const auto name = names_.find(parameter);
+      if (name == names_.end()) fail("has a state of a parameter that is in no group");
       json& numbers = states[name->second] = json::object();
-      read_fields(name->second, (*entries)[i + 1], numbers);
+      read_fields(name->second, fields, numbers);
     }
   }
 
-  void read_fields(const std::string& name, PickleNode state, json& numbers) {
+  void read_fields(const std::string& name,
+                   const std::map<std::string, PythonOptimizer::Field>& fields,
+                   json& numbers) {
     const auto example = traits_.make_state();
     for (const OptimizerField& known : traits_.state_fields(*example)) {
-      const auto saved = pickle_.field(state, known.name);
+      const auto saved = fields.find(known.name);
+      const bool is_there = saved != fields.end();
       if (std::holds_alternative<std::int64_t*>(known.value)) {
-        const auto count = saved ? number_of(*saved) : std::nullopt;
+        const auto count = is_there ? count_of(saved->second) : std::nullopt;
         if (!count) fail("has no " + std::string(known.name) + " of " + name);
-        numbers[known.name] = static_cast<std::int64_t>(*count);
-      } else if (saved && pickle_.kind(*saved) != PickleKind::kNone) {
-        tensors_.insert_or_assign(name + "." + known.name, file_.tensor(*saved));
+        numbers[known.name] = *count;
+      } else if (is_there && std::holds_alternative<at::Tensor>(saved->second)) {
+        tensors_.insert_or_assign(name + "." + known.name, std::get<at::Tensor>(saved->second));
       }
     }
   }
 
-  PythonFile& file_;
-  const Pickle& pickle_;
+  // A tensor in PyTorch.
+  static std::optional<std::int64_t> count_of(const PythonOptimizer::Field& field) {
+    if (const auto* const number = std::get_if<double>(&field))
+      return static_cast<std::int64_t>(*number);
+    const auto& tensor = std::get<at::Tensor>(field);
+    if (tensor.is_meta() || tensor.numel() != 1) return std::nullopt;
+    return static_cast<std::int64_t>(tensor.item<double>());
+  }
+
+  const PythonOptimizer& file_;
   const OptimizerTraits& traits_;
+  std::map<Parameter, std::string> names_;  // ours
   safetensors::TensorMap tensors_;
 };
 
@@ -352,12 +358,21 @@ std::uint64_t seed_of(const StateDict& state) {
 
 }  // namespace
 
-c10::IValue accelerate_optimizer(Optimizer& optimizer, const ParameterNames& names) {
+c10::IValue accelerate_optimizer(Optimizer& optimizer,
+                                 const ParameterNames& names,
+                                 ParameterKeys keys) {
+  std::ignore = portable_traits(optimizer);  // before its states are collected
+  return accelerate_optimizer(optimizer, save_optimizer(optimizer, names), keys);
+}
+
+c10::IValue accelerate_optimizer(const Optimizer& optimizer,
+                                 const SavedOptimizer& saved,
+                                 ParameterKeys keys) {
   const OptimizerTraits& traits = portable_traits(optimizer);
-  const SavedOptimizer saved = save_optimizer(optimizer, names);
   const json root = json::parse(saved.json);
   auto states = empty_dict();
   std::vector<c10::IValue> groups;
+  std::set<std::string> used;  // names within models
   std::int64_t number = 0;
   for (const json& group : root.at("param_groups")) {
     auto options = empty_dict();
@@ -365,15 +380,22 @@ c10::IValue accelerate_optimizer(Optimizer& optimizer, const ParameterNames& nam
       options.insert(key, option_value(value));
     if (const auto decoupled = decoupled_weight_decay(traits))
       options.insert("decoupled_weight_decay", *decoupled);
-    std::vector<c10::IValue> numbers;
+    std::vector<c10::IValue> params;
     for (const json& item : group.at("params")) {
       const auto name = item.get<std::string>();
+      if (keys == ParameterKeys::kNames && !used.insert(name_in_model(name)).second)
+        throw Error(ErrorCode::kUnsupported,
+                    "an optimizer over two models that both have " + name_in_model(name) +
+                        " has no place in a file of FSDP",
+                    "save it in accel's own format: CheckpointFormat::kAccel");
+      const c10::IValue key =
+          keys == ParameterKeys::kNames ? c10::IValue(name_in_model(name)) : c10::IValue(number++);
       const auto state = root.at("state").find(name);
       if (state != root.at("state").end())
-        states.insert(number, state_of_parameter(traits, name, *state, saved.tensors));
-      numbers.emplace_back(number++);
+        states.insert(key, state_of_parameter(traits, name, *state, saved.tensors));
+      params.push_back(key);
     }
-    options.insert("params", generic_list(numbers));
+    options.insert("params", generic_list(params));
     groups.emplace_back(std::move(options));
   }
   auto dict = empty_dict();
@@ -382,7 +404,7 @@ c10::IValue accelerate_optimizer(Optimizer& optimizer, const ParameterNames& nam
   return dict;
 }
 
-SavedOptimizer read_accelerate_optimizer(PythonFile& file,
+SavedOptimizer read_accelerate_optimizer(const PythonOptimizer& file,
                                          Optimizer& optimizer,
                                          const ParameterNames& names) {
   const OptimizerTraits& traits = portable_traits(optimizer);

@@ -1,10 +1,12 @@
 // AccelerateStates: the states of objects as HF Accelerate's save_state() has them in its files, and back.
 //
-//   optimizer.bin         {"state": {0: {"exp_avg": tensor, "step": tensor, ...}}, "param_groups": [{"lr": ..., "params": [0]}]}
+//   optimizer.bin         {"state": {0: {"exp_avg": tensor, "step": tensor, ...}}, "param_groups": [{"lr": ..., "params": [0]}]};
+//                         of FSDP by the names of parameters, in place of numbers
 //   scheduler.bin, scaler.pt, custom_checkpoint_0.pkl     one dict: values and tensors of a StateDict
 //   random_states_0.pkl   {"step": 3, "random_state": ..., "numpy_random_seed": ..., "torch_manual_seed": bytes}
 //
-// PyTorch counts parameters through all groups; here they go by their names, and so the order of a group is what ties the two.
+// PyTorch counts parameters through all groups; here they go by their names, and so the order of a group is what ties the two. With
+// FSDP the names are those within the model of the same number as the optimizer.
 //
 // Threads:  the thread that trains.
 // Source:   accelerate/checkpointing.py, torch/optim/optimizer.py; tests/peer/accelerate_checkpoints.py.
@@ -21,14 +23,22 @@
 
 #include "libaccel/engine/checkpoint/files/python_file.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
+#include "libaccel/engine/checkpoint/states/python_optimizer.h"
 
 namespace accel::checkpoint {
 
 // Errors of both  throws kUnsupported for LBFGS and for classes of the user's own; kCheckpointMismatch for an optimizer of another
 // class or with other groups than the file's, and for options that LibTorch's has not ("maximize").
+enum class ParameterKeys { kNumbers, kNames };
 [[nodiscard]] c10::IValue accelerate_optimizer(torch::optim::Optimizer& optimizer,
-                                               const ParameterNames& names);
-[[nodiscard]] SavedOptimizer read_accelerate_optimizer(PythonFile& file,
+                                               const ParameterNames& names,
+                                               ParameterKeys keys = ParameterKeys::kNumbers);
+// The same of what was saved of it already.
+[[nodiscard]] c10::IValue accelerate_optimizer(const torch::optim::Optimizer& optimizer,
+                                               const SavedOptimizer& saved,
+                                               ParameterKeys keys);
+// Tensors of `file` that are not read yet stay so: they are those of file.stored.
+[[nodiscard]] SavedOptimizer read_accelerate_optimizer(const PythonOptimizer& file,
                                                        torch::optim::Optimizer& optimizer,
                                                        const ParameterNames& names);
 

@@ -6,6 +6,8 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/ivalue.h>
 
+#include <accel/checkpoint_names.h>
+
 #include "libaccel/engine/checkpoint/files/state_files.h"
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
 #include "libaccel/engine/checkpoint/states/accelerate_states.h"
@@ -39,7 +41,8 @@ class Collector {
       : objects_(objects),
         weights_(weights),
         request_(request),
-        is_for_accelerate_(request.files.format == CheckpointFormat::kAccelerate) {}
+        is_for_accelerate_(request.files.format == CheckpointFormat::kAccelerate),
+        is_for_fsdp_(is_for_accelerate_ && objects.is_fsdp) {}
 
   SaveContent run() && {
     models();
@@ -53,8 +56,8 @@ class Collector {
   void models() {
     for (size_t i = 0; i < weights_.size(); ++i) {
       const std::vector<NamedTensor> named = saved_state(weights_[i]);
-      if (!request_.files.safe_serialization) {
-        pickled_weights(i, named);
+      if (is_for_fsdp_ || !request_.files.safe_serialization) {
+        pickled_weights(numbered(is_for_fsdp_ ? kFsdpModelName : kModelName, i), named);
         continue;
       }
       UniqueState state = unique_state(named);
@@ -66,11 +69,11 @@ class Collector {
     }
   }
 
-  void pickled_weights(std::size_t i, const std::vector<NamedTensor>& named) {
+  void pickled_weights(const std::string& stem, const std::vector<NamedTensor>& named) {
     if (!request_.is_leader) return;
     c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
     for (const NamedTensor& item : named) dict.insert(item.name, item.tensor);
-    object(numbered("pytorch_model", i) + ".bin", std::move(dict));
+    object(stem + ".bin", std::move(dict));
   }
 
   void optimizers() {
@@ -78,8 +81,11 @@ class Collector {
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
       if (is_for_accelerate_) {
         if (request_.is_leader)
-          object(numbered("optimizer", i) + ".bin",
-                 accelerate_optimizer(*objects_.optimizers[i], names));
+          object(
+              numbered("optimizer", i) + ".bin",
+              accelerate_optimizer(*objects_.optimizers[i],
+                                   names,
+                                   is_for_fsdp_ ? ParameterKeys::kNames : ParameterKeys::kNumbers));
         continue;
       }
       const bool may_be_divided =
@@ -172,6 +178,7 @@ class Collector {
   const std::vector<ModelWeights>& weights_;
   const ContentRequest& request_;
   bool is_for_accelerate_;
+  bool is_for_fsdp_;
   SaveContent content_;
 };
 
