@@ -77,6 +77,14 @@ struct ExportedInputs {
       : values(values) {}
   explicit ExportedInputs(std::vector<std::pair<std::string, c10::IValue>> values)
       : values(std::move(values)) {}
+  // The same with replace(tensor) in place of each tensor.
+  template <typename Replace>
+  [[nodiscard]] ExportedInputs with_tensors(const Replace& replace) const {
+    ExportedInputs others(values);
+    for (auto& [name, value] : others.values)
+      if (value.isTensor()) value = replace(value.toTensor());
+    return others;
+  }
   std::vector<std::pair<std::string, c10::IValue>> values;
 };
 

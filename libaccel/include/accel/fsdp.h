@@ -37,7 +37,8 @@ struct MixedPrecisionPolicy {
   std::optional<c10::ScalarType> reduce_dtype;
   std::optional<c10::ScalarType> buffer_dtype;  // of buffers, from prepare() on
   std::optional<c10::ScalarType> output_dtype;  // of what the prepared model's forward returns
-  // Converts tensors that are arguments of the prepared model's forward to param_dtype. Not those inside of containers.
+  // Converts tensors that are arguments of the prepared model's forward, and those in ExportedInputs, to param_dtype. Not those
+  // inside of other containers.
   bool cast_forward_inputs = true;
 };
 

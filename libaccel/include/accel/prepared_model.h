@@ -64,12 +64,21 @@ class ACCEL_EXPORT ForwardScope {
   std::deque<at::Tensor> replacements_;
 };
 
+// Of arguments that have their tensors by name (ExportedInputs) a copy: a value in place of a reference.
 template <typename T>
-T&& argument_of(ForwardScope& scope, std::remove_reference_t<T>& argument) {
-  if constexpr (std::is_same_v<std::remove_cvref_t<T>, at::Tensor>) {
-    if (at::Tensor* other = scope.replacement(argument)) return static_cast<T&&>(*other);
+decltype(auto) argument_of(ForwardScope& scope, std::remove_reference_t<T>& argument) {
+  const auto replaced = [&scope](const at::Tensor& tensor) {
+    const at::Tensor* const other = scope.replacement(tensor);
+    return other == nullptr ? tensor : *other;
+  };
+  if constexpr (requires { argument.with_tensors(replaced); }) {
+    return argument.with_tensors(replaced);
+  } else if constexpr (std::is_same_v<std::remove_cvref_t<T>, at::Tensor>) {
+    at::Tensor* const other = scope.replacement(argument);
+    return static_cast<T&&>(other == nullptr ? argument : *other);
+  } else {
+    return static_cast<T&&>(argument);
   }
-  return static_cast<T&&>(argument);
 }
 
 // The module behind a handle.

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The documents hold: README's length, every relative link, every file that a document names in `backticks`, and every block of code
-below a line that begins with the name of a file of ours and ends in a colon: it is a part of that file."""
+"""The documents hold: README's length, every relative link, every file that a document names in `backticks`, every block of code below
+a line that begins with the name of a file of ours and ends in a colon (it is a part of that file), and the C++ of the pages in COMPILED,
+which is that of a test that compiles and runs it."""
 
 import os
 import pathlib
@@ -23,7 +24,31 @@ def excerpt_faults(name, text):
             yield f"{name} shows a block of {path} that is not in it"
 
 
+# A page, and the test that has its blocks of C++, but for includes, comments and the breaks of lines.
+COMPILED = {
+    "docs/safetensors.md": "tests/unit/safetensors/page_test.cc",
+    "docs/exporting-models.md": "tests/unit/libaccel/exporting/page_test.cc",
+}
+
+
+def code_of(text):
+    lines = [re.sub(r"//.*", "", line) for line in text.splitlines() if not line.startswith("#include")]
+    return re.sub(r"\s", "", "".join(lines))
+
+
+def code_faults():
+    for page, test in COMPILED.items():
+        blocks = re.findall(r"^```cpp\n(.*?)^```", (SOURCE / page).read_text(), re.MULTILINE | re.DOTALL)
+        if not blocks:
+            yield f"{page} has no C++ any more: take it out of COMPILED"
+        compiled = code_of((SOURCE / test).read_text())
+        for block in blocks:
+            if code_of(block) not in compiled:
+                yield f"{test} does not compile what {page} shows: {block.splitlines()[0]} ..."
+
+
 def faults():
+    yield from code_faults()
     lines = (SOURCE / "README.md").read_text().splitlines()
     if len(lines) > 150:
         yield f"README.md has {len(lines)} lines, at most 150 are allowed"
@@ -35,7 +60,8 @@ def faults():
     for page in pages():
         text = page.read_text()
         name = page.relative_to(SOURCE)
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text):
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", prose):
             if not (page.parent / target).exists():
                 yield f"{name} links {target}, which is not there"
         yield from excerpt_faults(name, text)

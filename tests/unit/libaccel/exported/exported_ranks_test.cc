@@ -86,6 +86,33 @@ TEST(ExportedRanks, AreWrappedByPythonsClasses) {
   });
 }
 
+// What it gets, in place of an archive.
+struct ByNameImpl : torch::nn::Module {
+  ByNameImpl() { weight = register_parameter("weight", at::ones({4})); }
+  at::Tensor forward(const ExportedInputs& inputs) {
+    for (const auto& [name, value] : inputs.values)
+      seen.push_back(value.isTensor() ? value.toTensor().scalar_type() : at::kByte);
+    return (inputs.values.front().second.toTensor() * weight).sum();
+  }
+  at::Tensor weight;
+  std::vector<at::ScalarType> seen;
+};
+
+TEST(ExportedRanks, GetInputsByNameInTheDtypeOfTheParameters) {
+  run_ranks(2, [] {
+    AcceleratorOptions options;
+    options.fsdp_plugin.emplace().mixed_precision_policy = "bf16";
+    Accelerator accelerator(options);
+    const auto net = std::make_shared<ByNameImpl>();
+    const auto model = accelerator.prepare(net);
+    const ExportedInputs inputs{{"x", at::ones({4})}, {"ids", at::ones({4}, at::kLong)}, {"n", 3}};
+    accelerator.backward(model(inputs));
+    EXPECT_THAT(net->seen, ::testing::ElementsAre(at::kBFloat16, at::kLong, at::kByte));
+    EXPECT_EQ(inputs.values.front().second.toTensor().scalar_type(), at::kFloat);
+    accelerator.end_training();
+  });
+}
+
 TEST(WrapPolicy, PutsExportedModulesTogetherByTheirPythonClass) {
   ExportedModel net(exported_model("blocks"));
   sharding::FsdpSettings settings;
