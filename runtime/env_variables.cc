@@ -315,7 +315,7 @@ constexpr EnvVariable kVariables[] = {
      "accel-launch",
      "libaccel, accelerate",
      "true; int",
-     "libaccel refuses sizes that the strategy does not make."},
+     "How many copies of a model there are, and over how many processes each is divided."},
     {"PARALLELISM_CONFIG_*",
      "accel-launch",
      "accelerate",

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -6,6 +8,7 @@
 
 #include <accel/accelerator.h>
 #include <accel/detail/step_span.h>
+#include <accel/env_contract.h>
 #include <accel/error.h>
 #include <accel/saved_object.h>
 
@@ -79,8 +82,24 @@ void Accelerator::match_schedulers() {
   impl_->preparation.match_schedulers();
 }
 
-ShardOptions Accelerator::shard_options() const {
-  return impl_->preparation.shard_options();
+void Accelerator::check_device_placement(const PrepareOptions& options,
+                                         std::size_t num_objects) const {
+  if (!options.device_placement) return;
+  if (distributed_type() == DistributedType::kDeepspeed) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "device_placement of prepare() is given, and DeepSpeed places what it divides",
+                "leave device_placement out");
+  }
+  if (options.device_placement->size() == num_objects) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "device_placement should be a list with " + std::to_string(num_objects) +
+                  " elements (the number of objects passed), and has " +
+                  std::to_string(options.device_placement->size()),
+              "give one value for each object, or leave device_placement out");
+}
+
+ShardOptions Accelerator::shard_options(std::optional<bool> device_placement) const {
+  return impl_->preparation.shard_options(device_placement);
 }
 
 void Accelerator::set_even_batches(bool even_batches) {
@@ -219,6 +238,68 @@ const AcceleratorState& Accelerator::state() const noexcept {
 }
 const GradientState& Accelerator::gradient_state() const noexcept {
   return impl_->training.gradient_state();
+}
+
+// ---- how the processes are laid out
+
+namespace {
+
+int rank_along(const std::optional<ParallelismConfig>& config,
+               const std::optional<DeviceMesh>& mesh,
+               std::string_view axis,
+               const char* what) {
+  if (!config) {
+    throw Error(ErrorCode::kNotInitialized,
+                std::string(what) + " is not configured. Set `parallelism_config` first.",
+                "set AcceleratorOptions::parallelism_config");
+  }
+  const bool is_enabled =
+      mesh && std::ranges::find(mesh->mesh_dim_names, axis) != mesh->mesh_dim_names.end();
+  return is_enabled ? mesh->get_local_rank(axis) : 0;
+}
+
+}  // namespace
+
+const std::optional<ParallelismConfig>& Accelerator::parallelism_config() const noexcept {
+  return impl_->preparation.parallelism;
+}
+
+const std::optional<DeviceMesh>& Accelerator::torch_device_mesh() const noexcept {
+  return impl_->preparation.device_mesh;
+}
+
+bool Accelerator::is_fsdp2() const {
+  const auto& fsdp = impl_->preparation.fsdp;
+  return distributed_type() == DistributedType::kFsdp && fsdp && fsdp->version == 2;
+}
+
+bool Accelerator::should_save_model() const {
+  return parallelism_config() || is_local_main_process();
+}
+
+int Accelerator::data_parallel_rank() const {
+  return rank_along(parallelism_config(), torch_device_mesh(), "dp_replicate", "Data parallelism");
+}
+
+int Accelerator::data_parallel_shard_rank() const {
+  return rank_along(
+      parallelism_config(), torch_device_mesh(), "dp_shard", "Shard-based data parallelism");
+}
+
+int Accelerator::tensor_parallel_rank() const {
+  return rank_along(parallelism_config(), torch_device_mesh(), "tp", "Tensor parallelism");
+}
+
+int Accelerator::pipeline_parallel_rank() const {
+  throw Error(ErrorCode::kUnsupported, "Pipeline parallelism is currently not supported.");
+}
+
+int Accelerator::context_parallel_rank() const {
+  throw Error(ErrorCode::kUnsupported, "Context parallelism is currently not supported.");
+}
+
+FP8BackendType Accelerator::fp8_backend() const {
+  return accel::fp8_backend(process_env());
 }
 
 // ---- project and checkpoints

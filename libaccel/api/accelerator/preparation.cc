@@ -20,6 +20,7 @@
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/freed_memory.h"
 #include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/settings/parallelism_settings.h"
 #include "libaccel/engine/settings/settings_agreement.h"
 #include "libaccel/engine/settings/zero_settings.h"
 #include "libaccel/engine/sharding/sharded_model.h"
@@ -33,7 +34,8 @@
 namespace accel::detail {
 namespace {
 
-std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& options) {
+std::optional<sharding::FsdpSettings> fsdp_settings(
+    const AcceleratorOptions& options, const std::optional<ParallelismConfig>& parallelism) {
   if (options.fsdp_plugin && options.deepspeed_plugin) {
     throw Error(ErrorCode::kInvalidArgument,
                 "both fsdp_plugin and deepspeed_plugin are set",
@@ -43,8 +45,23 @@ std::optional<sharding::FsdpSettings> fsdp_settings(const AcceleratorOptions& op
   if (wants_deepspeed(options, env)) {
     return sharding::resolve_zero(options.deepspeed_plugin.value_or(DeepSpeedPlugin{}), env);
   }
-  if (!options.fsdp_plugin && !sharding::environment_wants_fsdp(env)) return std::nullopt;
-  return sharding::resolve(options.fsdp_plugin.value_or(FullyShardedDataParallelPlugin{}), env);
+  return sharding::resolve_fsdp(options.fsdp_plugin, parallelism, env);
+}
+
+sharding::Divides what_divides(const AcceleratorOptions& options,
+                               const std::optional<sharding::FsdpSettings>& fsdp) {
+  if (wants_deepspeed(options, process_env())) return sharding::Divides::kByZero;
+  return fsdp && fsdp->strategy != ShardingStrategy::kNoShard ? sharding::Divides::kByFsdp
+                                                              : sharding::Divides::kNothing;
+}
+
+// Python's libraries of fp8 are told by variables; here a recipe would be a wish without effect.
+void refuse_fp8_recipe(const std::optional<Fp8Recipe>& recipe) {
+  if (!recipe) return;
+  throw Error(ErrorCode::kUnsupported,
+              "fp8_recipe is set (" + std::string(to_string(fp8_backend(*recipe))) +
+                  "), and mixed precision fp8 is not part of this build",
+              "use bf16; fp8_environment() gives Python workers the recipe");
 }
 
 int accumulation_steps_from_env(int fallback) {
@@ -86,6 +103,7 @@ PrecisionSettings precision_settings(const AcceleratorOptions& options,
                                      DeepSpeedPrecision deepspeed) {
   PrecisionSettings settings;
   settings.mixed_precision = mixed_precision_of(options);
+  refuse_fp8_recipe(options.fp8_recipe);
   settings.deepspeed = std::move(deepspeed);
   settings.autocast = options.autocast;
   settings.grad_scaler = options.grad_scaler;
@@ -134,7 +152,8 @@ Preparation::Preparation(const AcceleratorOptions& given)
 Preparation::Preparation(const AcceleratorOptions& given, DeepSpeedOptions read)
     : options(read.options),
       is_reproducible(wants_reproducible(options)),
-      fsdp(fsdp_settings(options)),
+      parallelism(sharding::asked_parallelism(options.parallelism_config, process_env())),
+      fsdp(fsdp_settings(options, parallelism)),
       recipe(make_recipe(precision_settings(options, fsdp, std::move(read.precision)))),
       state({.mixed_precision = recipe.mixed_precision,
              .cpu = options.cpu,
@@ -148,6 +167,11 @@ Preparation::Preparation(const AcceleratorOptions& given, DeepSpeedOptions read)
         read.config, std::nullopt, accumulation_plugin(options).num_steps, sharing_processes());
   for (const std::string& notice : check_unserved_variables(process_env()))
     logger.warning_once(notice);
+  if (parallelism) {
+    parallelism =
+        sharding::fitted(*parallelism, state.num_processes(), what_divides(options, fsdp));
+    device_mesh = parallelism->build_device_mesh(state.process_index());
+  }
   sharding::set_loads_on_main_only(fsdp);
   for (const std::string& notice : read.notices) logger.info(notice);
   if (fsdp) {
@@ -167,7 +191,7 @@ Preparation::~Preparation() {
   for (const auto& loader : data_loaders) loader->set_on_boundary({});
 }
 
-ShardOptions Preparation::shard_options() const {
+ShardOptions Preparation::shard_options(std::optional<bool> device_placement) const {
   const DataLoaderConfiguration& config = options.dataloader_config;
   ShardOptions shard;
   shard.split_batches = config.split_batches;
@@ -176,7 +200,8 @@ ShardOptions Preparation::shard_options() const {
   shard.use_seedable_sampler = config.use_seedable_sampler;
   shard.data_seed = config.data_seed;
   shard.non_blocking = config.non_blocking;
-  if (options.device_placement) shard.device = state.device();
+  if (device_placement.value_or(options.device_placement)) shard.device = state.device();
+  shard.torch_device_mesh = device_mesh;
   shard.rng_types = options.rng_types;
   return shard;
 }
@@ -256,8 +281,8 @@ std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& modul
   if (is_copied) sharding::verify_same_exchange(options.ddp, *world);
   if (mesh_ == nullptr) {
     const MeshShape shape = sharding::mesh_shape(fsdp, *world);
-    sharding::check_parallelism_sizes(process_env(), shape);
-    mesh_ = std::make_shared<Mesh>(std::move(world), shape);
+    const MeshOrder order = fsdp && fsdp->layout ? MeshOrder::kByRank : MeshOrder::kByNode;
+    mesh_ = std::make_shared<Mesh>(std::move(world), shape, order);
   }
   if (!fsdp || fsdp->strategy == ShardingStrategy::kNoShard)
     return std::make_shared<DdpReducer>(module, mesh_->group(MeshAxis::kData), options.ddp);
@@ -384,7 +409,7 @@ void Preparation::clear() {
 
 void Preparation::select_deepspeed_plugin(const std::string& name) {
   DeepSpeedOptions read = deepspeed_.with_plugin(name);
-  const auto selected = fsdp_settings(read.options);
+  const auto selected = fsdp_settings(read.options, parallelism);
   const auto copies = [](const auto& settings) {
     return settings->strategy == ShardingStrategy::kNoShard;
   };

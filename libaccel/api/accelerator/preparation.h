@@ -71,7 +71,8 @@ class Preparation {
   }
   [[nodiscard]] std::string deepspeed_config(std::int64_t gradient_accumulation_steps) const;
 
-  [[nodiscard]] ShardOptions shard_options() const;
+  // device_placement: not set: that of the options.
+  [[nodiscard]] ShardOptions shard_options(std::optional<bool> device_placement) const;
   // Over which the batches of a step are counted: a step of reproducible training has as many on any number.
   [[nodiscard]] int sharing_processes() const;
   // Throws as Accelerator::set_state_dict_type().
@@ -88,9 +89,11 @@ class Preparation {
 
   AcceleratorOptions options;
   bool is_reproducible;
+  std::optional<ParallelismConfig> parallelism;
   std::optional<sharding::FsdpSettings> fsdp;
   PrecisionRecipe recipe;
   AcceleratorState state;
+  std::optional<DeviceMesh> device_mesh;  // of parallelism
   Logger logger = get_logger("accel.accelerator");
   std::shared_ptr<GradScaler> scaler;  // nullptr unless fp16
   std::vector<std::shared_ptr<ModelRuntime>> models;

@@ -5,7 +5,9 @@
 #include <iterator>
 #include <string>
 
+#include <accel/custom_dtype.h>
 #include <accel/error.h>
+#include <accel/fp8_recipe.h>
 #include <accel/state_dict_type.h>
 #include <accel/types.h>
 
@@ -55,6 +57,27 @@ struct Texts<PrecisionType> {
       {PrecisionType::kFp8, "fp8"},
       {PrecisionType::kFp16, "fp16"},
       {PrecisionType::kBf16, "bf16"},
+  };
+};
+
+template <>
+struct Texts<FP8BackendType> {
+  static constexpr std::string_view kKind = "backend of fp8";
+  static constexpr EnumText<FP8BackendType> kRows[] = {
+      {FP8BackendType::kNo, "NO"},
+      {FP8BackendType::kTe, "TE"},
+      {FP8BackendType::kMsamp, "MSAMP"},
+      {FP8BackendType::kAo, "AO"},
+  };
+};
+
+template <>
+struct Texts<CustomDtype> {
+  static constexpr std::string_view kKind = "type of numbers";
+  static constexpr EnumText<CustomDtype> kRows[] = {
+      {CustomDtype::kFp8, "fp8"},
+      {CustomDtype::kInt4, "int4"},
+      {CustomDtype::kInt2, "int2"},
   };
 };
 
@@ -241,6 +264,11 @@ enum_texts<ComputeEnvironment>() noexcept;
 template ACCEL_EXPORT ComputeEnvironment parse<ComputeEnvironment>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<PrecisionType>> enum_texts<PrecisionType>() noexcept;
 template ACCEL_EXPORT PrecisionType parse<PrecisionType>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<FP8BackendType>>
+enum_texts<FP8BackendType>() noexcept;
+template ACCEL_EXPORT FP8BackendType parse<FP8BackendType>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<CustomDtype>> enum_texts<CustomDtype>() noexcept;
+template ACCEL_EXPORT CustomDtype parse<CustomDtype>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<RNGType>> enum_texts<RNGType>() noexcept;
 template ACCEL_EXPORT RNGType parse<RNGType>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<Reduction>> enum_texts<Reduction>() noexcept;

@@ -66,6 +66,20 @@ std::shared_ptr<Sampler> make_sampler(std::optional<std::int64_t> size,
   return std::make_shared<SequentialSampler>(*size);
 }
 
+// Whose batches these are.
+void set_share(LoaderPlan& plan, const ShardOptions& options) {
+  if (options.torch_device_mesh) {
+    const DataShare share = data_share(*options.torch_device_mesh);
+    plan.num_processes = share.count;
+    plan.process_index = share.index;
+    return;
+  }
+  plan.num_processes =
+      options.num_processes ? *options.num_processes : PartialState().num_processes();
+  plan.process_index =
+      options.process_index ? *options.process_index : PartialState().process_index();
+}
+
 // Puts another random sampler in the place of the one of `plan`.
 void replace_sampler(LoaderPlan& plan, std::shared_ptr<Sampler> sampler) {
   std::shared_ptr<BatchSamplerBase> replaced = plan.batch_sampler->with_sampler(std::move(sampler));
@@ -201,10 +215,7 @@ LoaderPlan plan_of_iterable_dataset(std::optional<std::int64_t> size,
 LoaderPlan shard_plan(LoaderPlan plan, const ShardOptions& options) {
   if (plan.is_prepared) return plan;
   plan.is_prepared = true;
-  plan.num_processes =
-      options.num_processes ? *options.num_processes : PartialState().num_processes();
-  plan.process_index =
-      options.process_index ? *options.process_index : PartialState().process_index();
+  set_share(plan, options);
   check_rank(plan.process_index, plan.num_processes);
   plan.split_batches = options.split_batches;
   plan.dispatch_batches =

@@ -85,12 +85,13 @@ std::vector<int> MeshShape::along(MeshAxis axis, int position) const {
   return positions;
 }
 
-Mesh::Mesh(std::shared_ptr<ProcessGroup> world, const MeshShape& shape)
+Mesh::Mesh(std::shared_ptr<ProcessGroup> world, const MeshShape& shape, MeshOrder order)
     : world_(std::move(world)), shape_(shape) {
   check_shape(shape, world_->size());
   std::vector<int> ranks;  // by position
   for (const std::vector<int>& node : world_->layout().nodes)
     ranks.insert(ranks.end(), node.begin(), node.end());
+  if (order == MeshOrder::kByRank) std::sort(ranks.begin(), ranks.end());
   const auto position =
       static_cast<int>(std::find(ranks.begin(), ranks.end(), world_->rank()) - ranks.begin());
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> made;

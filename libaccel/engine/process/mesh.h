@@ -9,8 +9,8 @@
 //   kTensor     other parts of each operator
 //   kData       kReplicate and kShard together: all that average their gradients
 //
-// Positions are in row-major order: neighbours differ in the last axis, as in PyTorch's DeviceMesh. Where the nodes are known
-// (ProcessGroup::layout()) ranks are taken node by node, so what is innermost stays inside a node; else in their order.
+// Positions are in row-major order: neighbours differ in the last axis, as in PyTorch's DeviceMesh. Ranks are taken node by node
+// where the nodes are known (ProcessGroup::layout()), so that what is innermost stays inside a node; or in their order, as there.
 //
 // The groups of all axes are made at once, in the order of MeshAxis. So no ranks wait for each other: of two that do, one would
 // make an earlier group than the other, whose ranks wait for nobody who is at a later one. An axis as long as the job is the
@@ -46,11 +46,16 @@ struct MeshShape {
   [[nodiscard]] std::vector<int> along(MeshAxis axis, int position) const;
 };
 
+// What a position is: they differ where a launcher deals ranks out to the nodes in turn.
+enum class MeshOrder { kByNode, kByRank };
+
 class Mesh {
  public:
   // Throws kInvalidArgument where the axes do not make as many ranks as there are, and what ProcessGroup::part() throws.
   // Requires: every rank of `world`, which was joined, calls it with the same shape.
-  Mesh(std::shared_ptr<ProcessGroup> world, const MeshShape& shape);
+  Mesh(std::shared_ptr<ProcessGroup> world,
+       const MeshShape& shape,
+       MeshOrder order = MeshOrder::kByNode);
 
   [[nodiscard]] int size(MeshAxis axis) const noexcept { return shape_.size(axis); }
   // The ranks that differ from this one in the axis alone. Never nullptr.

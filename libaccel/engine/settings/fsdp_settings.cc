@@ -222,6 +222,7 @@ void check_state_dict_type(StateDictType type, int version) {
 MeshShape mesh_shape(const std::optional<FsdpSettings>& settings, const ProcessGroup& world) {
   const ShardingStrategy strategy = settings ? settings->strategy : ShardingStrategy::kNoShard;
   if (strategy == ShardingStrategy::kNoShard) return {.replicate = world.size()};
+  if (settings->layout) return *settings->layout;
   const bool is_hybrid =
       strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
   const int num_nodes = is_hybrid ? world.layout().num_nodes() : 1;
@@ -232,29 +233,6 @@ MeshShape mesh_shape(const std::optional<FsdpSettings>& settings, const ProcessG
                 "give every node the same number of ranks, or use SHARD_GRAD_OP");
   }
   return {.replicate = num_nodes, .shard = world.size() / num_nodes};
-}
-
-void check_parallelism_sizes(const EnvLookup& env, const MeshShape& shape) {
-  constexpr const char* kReplicate = "PARALLELISM_CONFIG_DP_REPLICATE_SIZE";
-  constexpr const char* kShard = "PARALLELISM_CONFIG_DP_SHARD_SIZE";
-  if (!flag_of(env, "ACCELERATE_USE_PARALLELISM_CONFIG").value_or(false)) return;
-  const auto replicate = number_of<std::int64_t>(env, kReplicate, kWholeNumber).value_or(1);
-  const auto shard = number_of<std::int64_t>(env, kShard, kWholeNumber).value_or(1);
-  if (replicate == 1 && shard == 1) return;
-  const std::string asked = std::string(kReplicate) + " is " + std::to_string(replicate) + " and " +
-                            kShard + " is " + std::to_string(shard);
-  if (replicate < 1 || shard < 1 || replicate > shape.num_ranks() ||
-      replicate * shard != shape.num_ranks()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                asked + ", and the job has " + std::to_string(shape.num_ranks()) + " ranks",
-                "give sizes whose product is the number of ranks");
-  }
-  if (replicate == shape.replicate) return;
-  throw Error(ErrorCode::kUnsupported,
-              asked + ", and the strategy makes " + std::to_string(shape.replicate) +
-                  " copies of the model over " + std::to_string(shape.shard) + " ranks each",
-              "FULL_SHARD has one copy, HYBRID_SHARD one on each node, NO_SHARD and a launch "
-              "without --use_fsdp one on each rank: choose the strategy, and leave the sizes out");
 }
 
 bool environment_wants_fsdp(const EnvLookup& env) {

@@ -41,6 +41,7 @@ struct FsdpSettings {
   StateDictType state_dict_type = StateDictType::kSharded;
   StateDictConfig state_dict;        // of models
   StateDictConfig optim_state_dict;  // of optimizers
+  std::optional<MeshShape> layout;   // of a ParallelismConfig; else the strategy makes one
   std::vector<std::string> notices;  // options that were read and change nothing here
 };
 
@@ -53,14 +54,11 @@ struct FsdpSettings {
 // Throws kInvalidArgument for LOCAL_STATE_DICT of version 2, as the peer does.
 void check_state_dict_type(StateDictType type, int version);
 
-// How the strategy lays the ranks out; without settings they are copies. A hybrid one divides over the ranks of each node. Throws
-// kUnsupported for that when ranks of several nodes could not be put together by nodes; says why (nodes with unequal numbers
-// of ranks).
+// The layout of a ParallelismConfig, else how the strategy lays the ranks out; without settings they are copies. A hybrid one divides
+// over the ranks of each node. Throws kUnsupported for that when ranks of several nodes could not be put together by nodes; says
+// why (nodes with unequal numbers of ranks).
 [[nodiscard]] MeshShape mesh_shape(const std::optional<FsdpSettings>& settings,
                                    const ProcessGroup& world);
-// Compares PARALLELISM_CONFIG_DP_REPLICATE_SIZE and _DP_SHARD_SIZE with the mesh that the strategy makes; where both are 1 they
-// ask for nothing. Throws kInvalidArgument: their product is not the number of ranks; kUnsupported: the mesh is another one.
-void check_parallelism_sizes(const EnvLookup& env, const MeshShape& shape);
 
 // Whether the launcher asks for FSDP: ACCELERATE_USE_FSDP. Errors as resolve().
 [[nodiscard]] bool environment_wants_fsdp(const EnvLookup& env);

@@ -39,6 +39,8 @@ std::string describe(const std::optional<FsdpSettings>& settings, const Precisio
   text << "fsdp_version " << own.version << '\n'
        << "sharding_strategy "
        << (own.keeps_whole_gradients ? std::string_view("ZeRO-1") : to_string(own.strategy)) << '\n'
+       << "dp_replicate_size " << own.layout.value_or(MeshShape{}).replicate << '\n'
+       << "dp_shard_size " << own.layout.value_or(MeshShape{}).shard << '\n'
        << "auto_wrap_policy " << to_string(own.wrap) << '\n'
        << "transformer_cls_names_to_wrap '" << joined(own.transformer_classes, ",") << "'\n"
        << "gradient_clipping " << own.gradient_clipping.value_or(0) << '\n'

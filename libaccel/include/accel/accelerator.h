@@ -20,6 +20,7 @@
 // device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -120,9 +121,22 @@ class ACCEL_EXPORT Accelerator {
   // Requires: every rank prepares the same objects in the same order.
   template <typename... Objects>
   decltype(auto) prepare(Objects&&... objects) {
+    return prepare(PrepareOptions{}, std::forward<Objects>(objects)...);
+  }
+  // The same, with a device placement for each object: prepare({.device_placement = {{true, false}}}, net, data_loader). Throws
+  // kInvalidArgument, before anything is prepared, for a list of another length, and for any with DeepSpeed.
+  template <typename... Objects>
+  decltype(auto) prepare(PrepareOptions options, Objects&&... objects) {
     static_assert(sizeof...(Objects) > 0, "prepare() wants at least one object");
-    using Results = std::tuple<decltype(prepare_one(std::forward<Objects>(objects)))...>;
-    Results prepared{prepare_one(std::forward<Objects>(objects))...};
+    check_device_placement(options, sizeof...(Objects));
+    std::size_t place = 0;
+    const auto placement = [&]() -> std::optional<bool> {
+      if (!options.device_placement) return std::nullopt;
+      return bool{(*options.device_placement)[place++]};
+    };
+    using Results =
+        std::tuple<decltype(prepare_one(std::forward<Objects>(objects), placement()))...>;
+    Results prepared{prepare_one(std::forward<Objects>(objects), placement())...};
     match_optimizers();
     match_schedulers();
     if constexpr (sizeof...(Objects) == 1) {
@@ -158,8 +172,8 @@ class ACCEL_EXPORT Accelerator {
 
   // This rank's part of a loader; a loader that was prepared comes back as it is.
   template <detail::DataLoaderHandle Loader>
-  Loader prepare_data_loader(const Loader& loader) {
-    Loader prepared = detail::shard_loader(loader, shard_options());
+  Loader prepare_data_loader(const Loader& loader, const PrepareDataLoaderOptions& options = {}) {
+    Loader prepared = detail::shard_loader(loader, shard_options(options.device_placement));
     add_data_loader(prepared.ptr());
     return prepared;
   }
@@ -167,9 +181,11 @@ class ACCEL_EXPORT Accelerator {
   // The same of batches that rank 0 reads for all (dispatch_batches): slice cuts out the rows of each rank, see BatchSlicer.
   // Without dispatch_batches it is not called.
   template <detail::DataLoaderHandle Loader>
-  Loader prepare_data_loader(
-      const Loader& loader, const BatchSlicer<typename Loader::batch_type>& slice_fn_for_dispatch) {
-    Loader prepared = detail::shard_loader(loader, shard_options(), slice_fn_for_dispatch);
+  Loader prepare_data_loader(const Loader& loader,
+                             const BatchSlicer<typename Loader::batch_type>& slice_fn_for_dispatch,
+                             const PrepareDataLoaderOptions& options = {}) {
+    Loader prepared = detail::shard_loader(
+        loader, shard_options(options.device_placement), slice_fn_for_dispatch);
     add_data_loader(prepared.ptr());
     return prepared;
   }
@@ -354,6 +370,29 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] bool is_local_main_process() const { return state().is_local_main_process(); }
   [[nodiscard]] bool is_last_process() const { return state().is_last_process(); }
   [[nodiscard]] PrecisionType mixed_precision() const { return state().mixed_precision(); }
+
+  // --- how the processes are laid out (accel/parallelism_config.h)
+
+  // With everything set, and sizes that make num_processes(); not set where nothing asks for one.
+  [[nodiscard]] const std::optional<ParallelismConfig>& parallelism_config() const noexcept;
+  // Its grid of the axes above 1; not set without a configuration, and on one process.
+  [[nodiscard]] const std::optional<DeviceMesh>& torch_device_mesh() const noexcept;
+  // Whether models are divided by FSDP of version 2; no without a process group.
+  [[nodiscard]] bool is_fsdp2() const;
+  [[nodiscard]] bool is_composable_parallelism_enabled() const { return is_fsdp2(); }
+  // Whether this process has a part in saving a model: each, with a configuration; else the main process of a node.
+  [[nodiscard]] bool should_save_model() const;
+  // Where this process is along dp_replicate, dp_shard and tp: 0 along one of size 1. Throw kNotInitialized without a
+  // configuration.
+  [[nodiscard]] int data_parallel_rank() const;
+  [[nodiscard]] int data_parallel_shard_rank() const;
+  [[nodiscard]] int tensor_parallel_rank() const;
+  // Throw kUnsupported, always, as in Accelerate.
+  [[nodiscard]] int pipeline_parallel_rank() const;
+  [[nodiscard]] int context_parallel_rank() const;
+  // What ACCELERATE_FP8_BACKEND names for Python workers, else kNo. Throws kEnvInvalid.
+  [[nodiscard]] FP8BackendType fp8_backend() const;
+
   // How often the job was restarted before this run; above 0 a program continues from its
   // checkpoint.
   [[nodiscard]] int restart_count() const { return state().restart_count(); }
@@ -586,7 +625,7 @@ class ACCEL_EXPORT Accelerator {
   struct Impl;
 
   template <typename T>
-  decltype(auto) prepare_one(T&& object);
+  decltype(auto) prepare_one(T&& object, std::optional<bool> device_placement);
 
   // The runtime of a module, made at the first call for it.
   std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module,
@@ -604,7 +643,10 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] std::optional<std::int64_t> samples_of_last_batch() const;
   // The same of this rank's part, where all together tell nothing.
   [[nodiscard]] std::optional<std::int64_t> own_samples_of_last_batch() const;
-  [[nodiscard]] ShardOptions shard_options() const;
+  void check_device_placement(const PrepareOptions& options, std::size_t num_objects) const;
+  // device_placement: not set: the Accelerator's.
+  [[nodiscard]] ShardOptions shard_options(
+      std::optional<bool> device_placement = std::nullopt) const;
   [[nodiscard]] JoinScope join(const std::vector<const detail::ModelRuntime*>& models,
                                const JoinOptions& options) const;
   [[nodiscard]] ShardOptions micro_batch_options() const;
@@ -619,7 +661,7 @@ class ACCEL_EXPORT Accelerator {
 };
 
 template <typename T>
-decltype(auto) Accelerator::prepare_one(T&& object) {
+decltype(auto) Accelerator::prepare_one(T&& object, std::optional<bool> device_placement) {
   using Passed = std::remove_cvref_t<T>;
   using Object = detail::ObjectOf<T>;
   if constexpr (detail::is_prepared<Passed> || std::is_same_v<Passed, AcceleratedOptimizer> ||
@@ -630,9 +672,10 @@ decltype(auto) Accelerator::prepare_one(T&& object) {
   } else if constexpr (std::is_same_v<Passed, DummyScheduler>) {
     return add_scheduler(object);
   } else if constexpr (detail::ModuleHandle<Passed>) {
-    return prepare_model(object);
+    return prepare_model(object, {.device_placement = device_placement});
   } else if constexpr (detail::DataLoaderHandle<Passed>) {
-    return this->prepare_data_loader(object);
+    return this->prepare_data_loader(
+        object, PrepareDataLoaderOptions{.device_placement = device_placement});
   } else if constexpr (detail::OptimizerObject<Object>) {
     const void* const from = &object;
     auto shared = detail::share(std::forward<T>(object));

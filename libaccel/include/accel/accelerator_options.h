@@ -14,9 +14,11 @@
 
 #include <accel/communication_hook.h>
 #include <accel/deepspeed.h>
+#include <accel/fp8_recipe.h>
 #include <accel/fsdp.h>
 #include <accel/log_with.h>
 #include <accel/nan_watch.h>
+#include <accel/parallelism_config.h>
 #include <accel/precision.h>
 #include <accel/profile_kwargs.h>
 #include <accel/state.h>
@@ -98,7 +100,7 @@ enum class OnPreemption {
 };
 
 struct AcceleratorOptions {
-  bool device_placement = true;                   // prepare() moves models to the device
+  bool device_placement = true;  // prepare() moves models to the device, and loaders their batches
   std::optional<MixedPrecision> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
   // Batches per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in the
   // peer.
@@ -126,8 +128,12 @@ struct AcceleratorOptions {
   // In its place several, by names that differ: for models that are prepared in different ways
   // (Accelerator::select_deepspeed_plugin()).
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins;
+  // Along how many processes copies are kept and models divided; with DeepSpeed it divides nothing itself. Default: with
+  // ACCELERATE_USE_PARALLELISM_CONFIG the PARALLELISM_CONFIG_* variables, else none.
+  std::optional<ParallelismConfig> parallelism_config;
   GradScalerKwargs grad_scaler;
   AutocastKwargs autocast;
+  std::optional<Fp8Recipe> fp8_recipe;  // of Python workers: one that is set is refused
   InitProcessGroupKwargs init_process_group;
   ProfileKwargs profile;  // of Accelerator::profile() without arguments
   // Looks for gradients that are not finite, and for losses that jump. Default: does not.
@@ -137,6 +143,19 @@ struct AcceleratorOptions {
   // meeting of the ranks through shared memory.
   OnPreemption on_preemption = OnPreemption::kStop;
   int preemption_exit_code = 85;  // of this process, after it has saved; 1 to 255
+};
+
+// Of Accelerator::prepare().
+struct PrepareOptions {
+  // One for each object, in their order: whether it, or what it yields, is put on the device. For a model and a loader in place of
+  // AcceleratorOptions::device_placement; states of an optimizer are where its parameters are, and a scheduler has none.
+  std::optional<std::vector<bool>> device_placement;
+};
+
+// Of Accelerator::prepare_data_loader().
+struct PrepareDataLoaderOptions {
+  std::optional<bool>
+      device_placement;  // of its batches; default: AcceleratorOptions::device_placement
 };
 
 // Of Accelerator::prepare_model().

@@ -19,6 +19,7 @@
 #include <c10/core/Device.h>
 
 #include <accel/batch_samplers.h>
+#include <accel/device_mesh.h>
 #include <accel/export.h>
 #include <accel/iterable_shard.h>
 #include <accel/micro_batches.h>
@@ -47,6 +48,8 @@ struct DataLoaderOptions {
 struct ShardOptions {
   std::optional<std::int64_t> num_processes;  // PartialState's when not set
   std::optional<std::int64_t> process_index;
+  // In place of both: data is divided along its axes dp_replicate and dp_shard alone (data_share()).
+  std::optional<DeviceMesh> torch_device_mesh;
   bool split_batches = false;  // true: batch_size is that of all ranks together
   bool even_batches = true;    // true: all ranks see as many batches, at the price of repeats
   std::optional<bool> dispatch_batches;  // rank 0 reads for all; default: for iterable datasets, if

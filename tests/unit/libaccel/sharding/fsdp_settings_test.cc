@@ -204,52 +204,5 @@ TEST(FsdpSettings, TakesIgnoredModulesAsAnExpressionOrAsAList) {
   EXPECT_THAT(settings.ignored_modules, IsEmpty());
 }
 
-Error size_error(std::map<std::string, std::string> sizes, const MeshShape& shape) {
-  sizes["ACCELERATE_USE_PARALLELISM_CONFIG"] = "true";
-  try {
-    check_parallelism_sizes(env(std::move(sizes)), shape);
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kInternal, "");
-}
-
-TEST(ParallelismSizes, AskForNothingWhereTheyAreAllOneOrTheConfigurationIsOff) {
-  const MeshShape shape = {.replicate = 1, .shard = 4};
-  EXPECT_NO_THROW(check_parallelism_sizes(env({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
-                                               {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "1"},
-                                               {"PARALLELISM_CONFIG_DP_SHARD_SIZE", "1"}}),
-                                          shape));
-  EXPECT_NO_THROW(
-      check_parallelism_sizes(env({{"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "3"}}), shape));
-}
-
-TEST(ParallelismSizes, AreTakenWhereTheStrategyMakesThem) {
-  EXPECT_NO_THROW(check_parallelism_sizes(env({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
-                                               {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2"},
-                                               {"PARALLELISM_CONFIG_DP_SHARD_SIZE", "4"}}),
-                                          {.replicate = 2, .shard = 4}));
-}
-
-TEST(ParallelismSizes, OfAnotherNumberOfRanksAreRefused) {
-  const Error error = size_error({{"PARALLELISM_CONFIG_DP_SHARD_SIZE", "3"}}, {.shard = 4});
-  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.message(), HasSubstr("the job has 4 ranks"));
-  EXPECT_THAT(size_error({{"PARALLELISM_CONFIG_DP_SHARD_SIZE", "0"},
-                          {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "4"}},
-                         {.shard = 4})
-                  .message(),
-              HasSubstr("the job has 4 ranks"));
-}
-
-TEST(ParallelismSizes, OfAnotherMeshAreRefused) {
-  const Error error = size_error(
-      {{"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2"}, {"PARALLELISM_CONFIG_DP_SHARD_SIZE", "2"}},
-      {.shard = 4});
-  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), HasSubstr("makes 1 copies of the model over 4 ranks each"));
-}
-
 }  // namespace
 }  // namespace accel::sharding::fsdp_settings_test

@@ -1,4 +1,5 @@
-// HYBRID_SHARD over nodes: divided inside of each, the same on all.
+// HYBRID_SHARD: divided over some ranks, the same on the others. By itself over nodes, divided inside of each; a ParallelismConfig
+// says how many copies there are, on one node too.
 //
 // Copies (DDP) sum gradients over the ranks of a node and then over the nodes, and so do shards: weights are equal to the bit.
 
@@ -21,6 +22,7 @@
 #include <accel/operations.h>
 #include <accel/random.h>
 
+#include "tests/support/error_of.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
@@ -49,6 +51,7 @@ TORCH_MODULE(Net);
 
 struct Training {
   std::optional<ShardingStrategy> strategy;  // none: copies
+  std::optional<ParallelismConfig> config = {};
   std::string ignored = {};
   int accumulation = 1;
   double max_norm = 0.0;  // 0: not clipped
@@ -70,6 +73,7 @@ at::Tensor trained(const Training& training) {
     options.fsdp_plugin.emplace().sharding_strategy = *training.strategy;
     options.fsdp_plugin->ignored_modules = training.ignored;
   }
+  options.parallelism_config = training.config;
   options.gradient_accumulation_steps = training.accumulation;
   Accelerator accelerator(options);
   set_seed(3 + static_cast<std::uint64_t>(accelerator.process_index()));
@@ -132,6 +136,23 @@ TEST_P(HybridShard, TrainsToTheWeightsOfCopiesOnAllNodes) {
   });
 }
 
+// Ranks of a copy are neighbours in rank; where nodes have them in turn they share no memory.
+TEST_P(HybridShard, AConfigurationOfTheNodesIsTheStrategy) {
+  run([] {
+    const ParallelismConfig config{.dp_replicate_size = GetParam().num_nodes,
+                                   .dp_shard_size = GetParam().num_places};
+    if (GetParam().is_interleaved) {
+      const Error error = test::error_of([&] { (void)trained({.config = config}); });
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_THAT(error.message(), HasSubstr("HYBRID_SHARD needs ranks that share memory"));
+      PartialState().wait_for_everyone();
+      return;
+    }
+    expect_equal(trained({.config = config}),
+                 trained({.strategy = ShardingStrategy::kHybridShard}));
+  });
+}
+
 TEST_P(HybridShard, AccumulatesAndLeavesIgnoredModulesWhole) {
   run([] {
     expect_equal(
@@ -178,6 +199,94 @@ INSTANTIATE_TEST_SUITE_P(
       return std::to_string(info.param.num_nodes) + "x" + std::to_string(info.param.num_places) +
              (info.param.is_interleaved ? "interleaved" : "");
     });
+
+// Leaves the job, and joins another one of the same ranks.
+void begin_on_nodes_of(int num_places) {
+  const int rank = test::rank_of_this_process();
+  PartialState::reset();
+  test::be_on_node(rank / num_places, 4 / num_places, rank % num_places, num_places);
+}
+
+TEST(ParallelismOfOneNode, TwoCopiesTrainAsThoseOfTwoNodes) {
+  test::run_ranks(4, [] {
+    const Training two_copies = {.config = {{.dp_replicate_size = 2, .dp_shard_size = 2}},
+                                 .ignored = "first",
+                                 .accumulation = 2};
+    begin_on_nodes_of(2);
+    const at::Tensor of_nodes = trained(
+        {.strategy = ShardingStrategy::kHybridShard, .ignored = "first", .accumulation = 2});
+    begin_on_nodes_of(4);
+    const at::Tensor own = trained(two_copies);
+
+    expect_equal(own, of_nodes);
+    const at::Tensor all = gather(own.unsqueeze(0));
+    for (std::int64_t rank = 1; rank < all.size(0); ++rank) expect_equal(all[rank], all[0]);
+  });
+}
+
+TEST(ParallelismOfOneNode, AllRanksToDivideIsFullShardAndAllCopiesIsNoPlugin) {
+  test::run_ranks(4, [] {
+    expect_equal(trained({.config = {{.dp_shard_size = 4}}}),
+                 trained({.strategy = ShardingStrategy::kFullShard}));
+    expect_equal(trained({.config = {{.dp_replicate_size = 4}}}), trained({}));
+  });
+}
+
+TEST(ParallelismOfOneNode, CheckpointsGoOnWithAnotherLayout) {
+  const test::ScratchFolder scratch;
+  test::run_ranks(4, [&] {
+    const std::string folder = scratch.path() / "two_copies";
+    const ParallelismConfig two_copies{.dp_replicate_size = 2, .dp_shard_size = 2};
+    (void)trained({.config = two_copies, .save_to = folder});
+    expect_equal(trained({.config = two_copies, .load_from = folder}),
+                 trained({.config = two_copies, .load_from = folder}));
+    // Gradients of one copy are sums in another order: a difference of the last places in each step of 0.01.
+    const at::Tensor divided = trained({.config = {{.dp_shard_size = 4}}, .load_from = folder});
+    EXPECT_LE(
+        (divided - trained({.config = two_copies, .load_from = folder})).abs().max().item<double>(),
+        1e-4);
+  });
+}
+
+TEST(ParallelismOfOneNode, AnAcceleratorTellsWhereItsProcessIs) {
+  test::run_ranks(4, [] {
+    const int rank = test::rank_of_this_process();
+    const Accelerator accelerator(
+        {.parallelism_config = ParallelismConfig{.dp_replicate_size = 2, .dp_shard_size = 2}});
+
+    EXPECT_EQ(accelerator.data_parallel_rank(), rank / 2);
+    EXPECT_EQ(accelerator.data_parallel_shard_rank(), rank % 2);
+    EXPECT_EQ(accelerator.tensor_parallel_rank(), 0);
+    EXPECT_EQ(accelerator.torch_device_mesh()->get_local_rank("dp"), rank);
+    EXPECT_TRUE(accelerator.is_fsdp2());
+    EXPECT_TRUE(accelerator.is_composable_parallelism_enabled());
+    EXPECT_TRUE(accelerator.should_save_model());
+    EXPECT_EQ(test::error_of([&] { (void)accelerator.pipeline_parallel_rank(); }).code(),
+              ErrorCode::kUnsupported);
+  });
+}
+
+TEST(ParallelismErrors, SizesThatDoNotMakeTheRanksAreRefusedOnAll) {
+  test::run_ranks(4, [] {
+    const Error error = test::error_of([] { (void)trained({.config = {{.dp_shard_size = 3}}}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(),
+                HasSubstr("make 3 processes (dp_shard_size 3), and the job has 4"));
+  });
+}
+
+TEST(ParallelismErrors, RanksWithOtherSizesAreNamed) {
+  test::run_ranks(4, [] {
+    const ParallelismConfig own =
+        test::rank_of_this_process() == 3
+            ? ParallelismConfig{.dp_shard_size = 4}
+            : ParallelismConfig{.dp_replicate_size = 2, .dp_shard_size = 2};
+    const Error error = test::error_of([&] { (void)trained({.config = own}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("the plugin of rank 3 has "));
+    PartialState().wait_for_everyone();
+  });
+}
 
 TEST(HybridShardErrors, NodesWithUnequalNumbersOfRanksAreRefusedByName) {
   test::run_ranks(3, [] {

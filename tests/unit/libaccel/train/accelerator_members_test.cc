@@ -22,6 +22,7 @@
 #include <accel/error.h>
 
 #include "libaccel/engine/process/process_group.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 
 namespace accel::accelerator_members_test {
@@ -407,6 +408,67 @@ TEST_F(AcceleratorMembers, TellsWhatItDoesWithLoaders) {
   EXPECT_TRUE(accelerator.use_seedable_sampler());
   EXPECT_TRUE(accelerator.non_blocking());
   EXPECT_TRUE(accelerator.use_stateful_dataloader());
+}
+
+TEST_F(AcceleratorMembers, PlacesEachObjectAsItIsTold) {
+  Accelerator accelerator;
+  auto [near, far] = accelerator.prepare({.device_placement = {{true, false}}},
+                                         DataLoader(Numbers{}, {.batch_size = 2}),
+                                         DataLoader(Numbers{}, {.batch_size = 2}));
+  EXPECT_EQ(near->plan().device, at::Device(at::kCPU));
+  EXPECT_EQ(far->plan().device, std::nullopt);
+  EXPECT_EQ(accelerator
+                .prepare_data_loader(DataLoader(Numbers{}, {.batch_size = 2}),
+                                     {.device_placement = false})
+                ->plan()
+                .device,
+            std::nullopt);
+
+  // One object is no tuple, and what is no list leaves the Accelerator's default.
+  const auto alone =
+      accelerator.prepare(PrepareOptions{}, DataLoader(Numbers{}, {.batch_size = 2}));
+  EXPECT_EQ(alone->plan().device, at::Device(at::kCPU));
+}
+
+TEST_F(AcceleratorMembers, LeavesAllWhereItIsWithoutDevicePlacement) {
+  Accelerator accelerator({.device_placement = false});
+  const auto loader = accelerator.prepare(DataLoader(Numbers{}, {.batch_size = 2}));
+  EXPECT_EQ(loader->plan().device, std::nullopt);
+}
+
+TEST_F(AcceleratorMembers, AListOfPlacementsHasOneForEachObject) {
+  Accelerator accelerator;
+  for (const std::vector<bool>& list : {std::vector<bool>{}, {true}, {true, true, true}}) {
+    const Error error = test::error_of(
+        [&] { (void)accelerator.prepare(PrepareOptions{.device_placement = list}, net_, sgd_); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("should be a list with 2 elements"));
+    EXPECT_THAT(error.message(), HasSubstr("has " + std::to_string(list.size())));
+  }
+  EXPECT_THAT(accelerator.checkpoint_objects().models, IsEmpty()) << "something was prepared";
+}
+
+TEST(AcceleratorOnRanks, DeepSpeedTakesNoListOfPlacements) {
+  test::run_ranks(2, [] {
+    Accelerator accelerator({.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 2}});
+    torch::nn::Linear net(2, 1);
+    const Error error = test::error_of(
+        [&] { (void)accelerator.prepare(PrepareOptions{.device_placement = {{true}}}, net); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("DeepSpeed places"));
+  });
+}
+
+TEST_F(AcceleratorMembers, WithoutAConfigurationNoAxisHasARank) {
+  const Accelerator accelerator;
+  EXPECT_EQ(accelerator.parallelism_config(), std::nullopt);
+  EXPECT_EQ(accelerator.torch_device_mesh(), std::nullopt);
+  EXPECT_FALSE(accelerator.is_fsdp2());
+  EXPECT_TRUE(accelerator.should_save_model());
+  EXPECT_EQ(accelerator.fp8_backend(), FP8BackendType::kNo);
+  const Error error = test::error_of([&] { (void)accelerator.data_parallel_rank(); });
+  EXPECT_EQ(error.code(), ErrorCode::kNotInitialized);
+  EXPECT_EQ(error.message(), "Data parallelism is not configured. Set `parallelism_config` first.");
 }
 
 TEST_F(AcceleratorMembers, SkipsTheFirstBatches) {
