@@ -3,6 +3,7 @@
 //
 // Copies (DDP) sum gradients over the ranks of a node and then over the nodes, and so do shards: weights are equal to the bit.
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include <accel/operations.h>
 #include <accel/random.h>
 
+#include "libaccel/engine/shm/memory/node_identity.h"
 #include "tests/support/error_of.h"
 #include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"
@@ -142,6 +144,8 @@ TEST_P(HybridShard, AConfigurationOfTheNodesIsTheStrategy) {
     const ParallelismConfig config{.dp_replicate_size = GetParam().num_nodes,
                                    .dp_shard_size = GetParam().num_places};
     if (GetParam().is_interleaved) {
+      const int node = test::rank_of_this_process() % GetParam().num_nodes;
+      ::setenv(shm::kTestNodeVariable, std::to_string(node).c_str(), 1);
       const Error error = test::error_of([&] { (void)trained({.config = config}); });
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
       EXPECT_THAT(error.message(), HasSubstr("HYBRID_SHARD needs ranks that share memory"));
