@@ -5,6 +5,8 @@
 //                                                       HOOK of PowerSGD: power_sgd:COLUMNS or batched_power_sgd:COLUMNS, and :cold
 //   train_peer uneven MODEL FILE BACKEND STAGE COUNTS   one rank of those with so many batches each ("4,7"); losses, one line
 //                                                       each, and the bytes of each parameter at the end. STAGE: of ZeRO; 0: copies
+//   train_peer diloco FILE BACKEND SYNC_EVERY FRAGMENTS DELAY ALPHA   one rank; losses, and the bytes of each parameter before and
+//                                                       after the end of the scope
 //   train_peer weighted FILE ACCUMULATION               one rank, of batches with a number of labels each; the bytes of each
 //                                                       parameter at the end
 //   train_peer optimizer NAME FILE                      one process; losses, and the bytes of each parameter at the end
@@ -44,6 +46,7 @@
 #include <accel/accelerator.h>
 #include <accel/checkpoint.h>
 #include <accel/dataloader.h>
+#include <accel/diloco.h>
 #include <accel/lion.h>
 #include <accel/lomo.h>
 #include <accel/muon.h>
@@ -129,6 +132,42 @@ int train(int count, char** arguments) {
   std::printf("%a\n", loss.item<double>());
   for (const at::Tensor& parameter : net->parameters())
     if (count > 4) print_bytes(parameter);
+  accelerator.end_training();
+  return 0;
+}
+
+int train_apart(char** arguments) {
+  const auto tensors = accel::safetensors::load_file(arguments[0]);
+  accel::AcceleratorOptions options;
+  options.init_process_group.backend = arguments[1];
+  accel::Accelerator accelerator(options);
+  nn::Sequential net = make_model("mlp");
+  fill(*net, tensors);
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.01));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  optimizer.use_fused_kernels();
+
+  const int rank = accelerator.process_index();
+  {
+    accel::DiLoCo diloco(accelerator,
+                         model,
+                         optimizer,
+                         {.sync_every = std::atoi(arguments[2]),
+                          .num_fragments = std::atoi(arguments[3]),
+                          .fragment_sync_delay = std::atoi(arguments[4]),
+                          .fragment_update_alpha = std::atof(arguments[5])});
+    for (std::int64_t batch = 0; batch < tensors.at("inputs").size(0); ++batch) {
+      const at::Tensor loss = at::cross_entropy_loss(model(tensors.at("inputs")[batch][rank]),
+                                                     tensors.at("labels")[batch][rank]);
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+      diloco.step();
+      std::printf("%a\n", loss.item<double>());
+    }
+    for (const at::Tensor& parameter : net->parameters()) print_bytes(parameter);
+  }
+  for (const at::Tensor& parameter : net->parameters()) print_bytes(parameter);
   accelerator.end_training();
   return 0;
 }
@@ -452,6 +491,7 @@ int main(int argc, char** argv) {
   try {
     if (mode == "loss" && argc >= 6 && argc <= 8) return train(argc - 2, argv + 2);
     if (mode == "uneven" && argc == 7) return train_unevenly(argv + 2);
+    if (mode == "diloco" && argc == 8) return train_apart(argv + 2);
     if (mode == "weighted" && argc == 4) return train_weighted(argv + 2);
     if (mode == "optimizer" && argc == 4) return optimize(argv + 2);
     if (mode == "schedules" && argc == 2) return schedules();
@@ -463,7 +503,8 @@ int main(int argc, char** argv) {
   }
   std::fprintf(stderr,
                "use: train_peer loss MODEL FILE PRECISION STEPS [HOOK [WRAPPER]] | uneven MODEL "
-               "FILE BACKEND STAGE COUNTS | weighted FILE STEPS | optimizer NAME FILE | schedules "
+               "FILE BACKEND STAGE COUNTS | diloco FILE BACKEND SYNC_EVERY FRAGMENTS DELAY ALPHA | "
+               "weighted FILE STEPS | optimizer NAME FILE | schedules "
                "| sequence STEPS | "
                "resume OPTIMIZER FILE IN OUT FIRST STEPS SAFE\n");
   return 2;

@@ -12,6 +12,7 @@
 #include <accel/error.h>
 #include <accel/seen_parameters.h>
 
+#include "libaccel/api/accelerator/local_training.h"
 #include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "libaccel/engine/checkpoint/states/replica_shares.h"
@@ -102,6 +103,10 @@ CheckpointObjects CheckpointContent::checkpoint_objects() {
   objects.scaler = prepared_.scaler.get();
   objects.random = &training_;
   objects.custom = custom_objects_;
+  for (const auto& model : prepared_.models) {
+    if (model->local_training() != nullptr)
+      objects.custom.push_back(&model->local_training()->shared_state());
+  }
   objects.choose_weights = bound_hooks(*save_hooks_, objects.models);
   for (const auto& [id, hook] : load_hooks_->by_id) objects.choose_models.emplace_back(hook);
   if (!divided_.empty()) objects.divided = &divided_;
@@ -250,6 +255,8 @@ std::optional<LoadReport> CheckpointContent::load_objects(const Load& load,
   for (const auto& model : models) model->publish_loaded();
   for (const auto& model : prepared_.models)
     if (report && model->sync() != nullptr) model->sync()->agree_on_hook_state();
+  for (const auto& model : prepared_.models)
+    if (report && model->local_training() != nullptr) model->local_training()->take_loaded();
   for (std::size_t i = 0; report && i < whole_optimizers_.size(); ++i) {
     if (whole_optimizers_[i] == nullptr || !loads_optimizer(i)) continue;
     Preparation::gate_of(prepared_.optimizers[i])->take_states(*whole_optimizers_[i], divided_);

@@ -7,18 +7,10 @@
 #include <accel/local_sgd.h>
 #include <accel/operations.h>
 
-#include "libaccel/engine/process/join_roll.h"
+#include "libaccel/api/accelerator/local_training.h"
 #include "libaccel/tensors/unique_parameters.h"
 
 namespace accel {
-namespace {
-
-bool is_divided(DistributedType type) {
-  return type == DistributedType::kDeepspeed || type == DistributedType::kFsdp ||
-         type == DistributedType::kMegatronLm;
-}
-
-}  // namespace
 
 LocalSGD::LocalSGD(const Accelerator& accelerator,
                    std::vector<at::Tensor> parameters,
@@ -26,19 +18,8 @@ LocalSGD::LocalSGD(const Accelerator& accelerator,
                    int local_sgd_steps,
                    bool enabled)
     : local_sgd_steps_(local_sgd_steps), exceptions_(std::uncaught_exceptions()) {
-  if (is_divided(accelerator.distributed_type()))
-    throw Error(
-        ErrorCode::kUnsupported,
-        "LocalSGD is for models that every rank has as a whole (no FSDP, DeepSpeed or Megatron-LM)",
-        "train without a sharding plugin, or leave LocalSGD out");
-  if (enabled && (accelerator.reproducible() || JoinRoll::current() != nullptr))
-    throw Error(
-        ErrorCode::kUnsupported,
-        std::string("LocalSGD within ") +
-            (accelerator.reproducible()
-                 ? "reproducible training, whose steps all ranks sum in one order"
-                 : "join_uneven_inputs(): ranks without batches do not take part in its averages"),
-        "leave one of them out");
+  detail::refuse_divided(accelerator, "LocalSGD");
+  if (enabled) detail::refuse_steps_in_common(accelerator, "LocalSGD");
   if (local_sgd_steps < 1)
     throw Error(ErrorCode::kInvalidArgument,
                 "local_sgd_steps is " + std::to_string(local_sgd_steps) + ", expected at least 1");

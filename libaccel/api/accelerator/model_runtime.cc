@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <accel/batch.h>
+#include <accel/error.h>
 #include <accel/prepared_model.h>
 
 #include "libaccel/engine/gradients/gradient_exchange.h"
@@ -48,6 +49,15 @@ ModelRuntime::ModelRuntime(std::shared_ptr<torch::nn::Module> module,
       recipe_(sync_ != nullptr && sync_->is_divided() ? recipe : recipe.of_whole_model()),
       device_(device),
       is_for_evaluation_(is_for_evaluation) {}
+
+void ModelRuntime::set_local_training(LocalTraining* training) {
+  if (training != nullptr && local_training_ != nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the model is trained by another DiLoCo already",
+                "end its scope first");
+  }
+  local_training_ = training;
+}
 
 ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
   const PrecisionRecipe& recipe = runtime_.recipe();

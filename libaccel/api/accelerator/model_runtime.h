@@ -15,6 +15,8 @@ class Module;
 
 namespace accel::detail {
 
+class LocalTraining;
+
 class ModelRuntime {
  public:
   // sync: nullptr when there is nobody to synchronise with. recipe: what it says of shards counts for models that are divided alone.
@@ -34,6 +36,10 @@ class ModelRuntime {
   // Whether a forward with gradients has come this way, and not only to the module itself.
   [[nodiscard]] bool has_run() const noexcept { return has_run_; }
   void note_run() noexcept { has_run_ = true; }
+  // Of DiLoCo, while it lives; else nullptr.
+  [[nodiscard]] LocalTraining* local_training() const noexcept { return local_training_; }
+  // Throws kInvalidArgument where there is one already; nullptr: it ends.
+  void set_local_training(LocalTraining* training);
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
@@ -42,6 +48,7 @@ class ModelRuntime {
   c10::DeviceType device_;
   bool is_for_evaluation_;
   bool has_run_ = false;
+  LocalTraining* local_training_ = nullptr;  // borrowed
 };
 
 }  // namespace accel::detail

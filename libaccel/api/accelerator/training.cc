@@ -21,6 +21,7 @@
 #include <accel/random.h>
 
 #include "libaccel/api/accelerator/backward_step.h"
+#include "libaccel/api/accelerator/local_training.h"
 #include "libaccel/engine/gradients/gradient_hooks.h"
 #include "libaccel/engine/gradients/zero_gradients.h"
 #include "libaccel/engine/optim/exact_norm.h"
@@ -51,6 +52,22 @@ void for_each_hook(const Models& models, Call call) {
     Stateful* const hook = models[i]->sync() == nullptr ? nullptr : models[i]->sync()->hook_state();
     if (hook != nullptr) call("comm_hook_" + std::to_string(i) + ".", *hook);
   }
+}
+
+// Of each model whose ranks train apart: "local_training_0." and so on.
+template <typename Call>
+void for_each_local_training(const Models& models, Call call) {
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    LocalTraining* const training = models[i]->local_training();
+    if (training != nullptr)
+      call("local_training_" + std::to_string(i) + ".", training->own_state());
+  }
+}
+
+void add_part(const std::string& prefix, const Stateful& object, StateDict& state) {
+  const StateDict own = object.state_dict();
+  for (const auto& [key, value] : own.values) state.values[prefix + key] = value;
+  for (const auto& [key, tensor] : own.tensors) state.tensors[prefix + key] = tensor;
 }
 
 // What `state` has under names that begin so, without that beginning.
@@ -295,16 +312,17 @@ at::Tensor Training::loss_part(const at::Tensor& loss, std::optional<double> wei
   return steps == 1 ? loss : loss / steps;
 }
 
-// no_sync() of the program's own, and LocalSGD.
+// no_sync() of the program's own, LocalSGD and DiLoCo.
 void Training::refuse_weight_without_end() const {
   if (steps_ || !gradient_state_.sync_gradients()) return;
   for (const auto& model : prepared_.models) {
     if (model->sync() == nullptr || model->sync()->syncs_in_backward()) continue;
     throw Error(ErrorCode::kUnsupported,
-                "a backward within no_sync() or LocalSGD has a weight, and no accumulation tells "
+                "a backward within no_sync(), LocalSGD or DiLoCo has a weight, and no accumulation "
+                "tells "
                 "where the mean is made",
                 "hold accelerator.accumulate(model) around forward and backward in place of "
-                "no_sync(), and leave the weight out with LocalSGD");
+                "no_sync(), and leave the weight out with LocalSGD and DiLoCo");
   }
 }
 
@@ -483,20 +501,22 @@ StateDict Training::state_dict() const {
   StateDict state = rng_state();
   state.values[kStepKey] = batch_count_;
   if (steps_) steps_->save(state);
-  for_each_hook(prepared_.models, [&](const std::string& prefix, const Stateful& hook) {
-    const StateDict own = hook.state_dict();
-    for (const auto& [key, value] : own.values) state.values[prefix + key] = value;
-    for (const auto& [key, tensor] : own.tensors) state.tensors[prefix + key] = tensor;
-  });
+  const auto add = [&](const std::string& prefix, const Stateful& object) {
+    add_part(prefix, object, state);
+  };
+  for_each_hook(prepared_.models, add);
+  for_each_local_training(prepared_.models, add);
   return state;
 }
 
 void Training::load_state_dict(const StateDict& state) {
   const std::int64_t batch_count = StateReader("the random states", state).integer(kStepKey);
-  for_each_hook(prepared_.models, [&](const std::string& prefix, Stateful& hook) {
+  const auto load = [&](const std::string& prefix, Stateful& object) {
     const StateDict own = part_of(state, prefix);
-    if (!own.values.empty()) hook.load_state_dict(own);
-  });
+    if (!own.values.empty()) object.load_state_dict(own);
+  };
+  for_each_hook(prepared_.models, load);
+  for_each_local_training(prepared_.models, load);
   set_rng_state(state);
   if (steps_) steps_->load(state);
   batch_count_ = batch_count;

@@ -360,6 +360,19 @@ std::shared_ptr<ProcessGroup> ProcessGroup::part(const std::vector<int>& ranks) 
   return part;
 }
 
+// Neither memory nor links are shared with this group, whose calls have an order of their own.
+std::shared_ptr<ProcessGroup> ProcessGroup::twin() {
+  WorkerIdentity identity = identity_;
+  identity.use_agent_store = true;  // who hosts it does so for this group
+  std::shared_ptr<ProcessGroup> twin(new ProcessGroup(identity, options_));
+  twin->is_part_ = true;
+  twin->store_ =
+      c10::make_intrusive<c10d::PrefixStore>("twin_" + std::to_string(num_twins_++), store_);
+  if (backend_ == kGloo) twin->options_.backend = kGloo;
+  if (backend_ != kShm || !twin->join_shm()) twin->join_gloo();
+  return twin;
+}
+
 void ProcessGroup::take_layout(NodeLayout layout, const std::shared_ptr<shm::ShmGroup>& node) {
   if (layout.num_nodes() == 1) {
     take_memory(kShm, node);

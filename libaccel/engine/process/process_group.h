@@ -84,6 +84,9 @@ class ProcessGroup {
   // throws, and kUnsupported where the ranks of a node cannot share memory. Requires: no part has parts; every rank of this group
   // calls it as often, with itself among the ranks, and those of one part with the same ranks.
   [[nodiscard]] std::shared_ptr<ProcessGroup> part(const std::vector<int>& ranks);
+  // The same ranks with connections and memory of their own: another thread may call it while this group is called, in any
+  // order. Throws what join() throws. Requires: this is no part; every rank calls it as often.
+  [[nodiscard]] std::shared_ptr<ProcessGroup> twin();
 
   [[nodiscard]] int rank() const noexcept { return identity_.global_rank; }
   [[nodiscard]] int size() const noexcept { return identity_.world_size; }
@@ -172,7 +175,7 @@ class ProcessGroup {
     std::int64_t elements = 0;
     std::optional<at::ScalarType> type = std::nullopt;
   };
-  // Tells the supervisor of it, unless it is one of a part alone.
+  // Tells the supervisor of it, unless it is one of a part or a twin.
   void record(const Call& call) const noexcept;
   // Calls start(), which returns a c10d::Work.
   template <typename F>
@@ -192,7 +195,8 @@ class ProcessGroup {
   std::shared_ptr<shm::ShmGroup> node_;
   std::shared_ptr<NodeLink> link_;
   int num_parts_ = 0;
-  bool is_part_ = false;
+  int num_twins_ = 0;
+  bool is_part_ = false;  // or a twin
 };
 
 // Turns what c10d or Gloo threw into kPeerLost, kStoreTimeout, kStoreUnreachable or kProcessGroup.

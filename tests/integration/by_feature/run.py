@@ -89,6 +89,12 @@ class ByFeature(unittest.TestCase):
     def test_local_sgd_ends_with_the_same_weights_on_all_ranks(self):
         self.assertIn("the ranks have the same weights", self.run_example("local_sgd"))
 
+    def test_diloco_learns_and_ends_with_the_same_weights_on_all_ranks(self):
+        for processes in (1, 2, 4):
+            out = self.run_example("diloco", processes=processes)
+            self.assertLess(self.number(r"^loss ([\d.]+)", out), 0.5)
+            self.assertIn("the ranks have the same weights", out)
+
     def test_uneven_inputs_end_with_the_same_weights_on_all_ranks(self):
         out = self.run_example("uneven_inputs", processes=3)
         # 250 points are 28 batches of 9, the last one of 7.
