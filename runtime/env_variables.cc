@@ -268,6 +268,13 @@ constexpr EnvVariable kVariables[] = {
      "libaccel",
      "bytes, as 512M",
      "What FULL_SHARD over nodes keeps in memory of parameters at once."},
+    {"ACCEL_OVERLAP_COMM",
+     "the user",
+     "libaccel",
+     "true/false",
+     "Whether gradients of copies are summed between nodes beside the backward; not set: with two "
+     "buckets or more. The bits are the "
+     "same, and ranks may differ."},
     {"ACCEL_REPRODUCIBLE",
      "the user",
      "libaccel",

@@ -35,6 +35,7 @@
 
 #include <accel/result.h>
 
+#include "libaccel/engine/collectives/communication_thread.h"
 #include "libaccel/engine/collectives/peer_watch.h"
 #include "libaccel/engine/collectives/wait_interrupter.h"
 #include "libaccel/engine/shm/group/point_to_point.h"
@@ -98,6 +99,11 @@ class NodeLink {
   [[nodiscard]] Result<bool> is_done(const shm::TransferPtr& transfer);
   [[nodiscard]] Result<void> wait(const shm::TransferPtr& transfer);
 
+  // Of all groups that stand on the link, for collectives that go on beside the thread that trains.
+  [[nodiscard]] const std::shared_ptr<CommunicationThread>& thread() const noexcept {
+    return thread_;
+  }
+
   // Ends what waits in another thread. Any thread.
   void abort() noexcept;
   // After an error of this rank: finds out its cause, for half a second at most when another rank is lost; tells all others;
@@ -141,6 +147,7 @@ class NodeLink {
   void close() noexcept;
   [[nodiscard]] bool is_closed() const noexcept { return !backend_; }
 
+  std::shared_ptr<CommunicationThread> thread_ = std::make_shared<CommunicationThread>();
   WaitInterrupter wait_interrupter_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::optional<PeerWatch> peer_watch_;

@@ -12,6 +12,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "libaccel/engine/collectives/queued_group.h"
 #include "libaccel/engine/collectives/reduced_numbers.h"
 #include "libaccel/engine/collectives/shm_work.h"
 #include "libaccel/tensors/tensor_memory.h"
@@ -48,6 +49,18 @@ void check_parts(const Tensors& parts, const at::Tensor& like, int world_size) {
   }
 }
 
+void all_reduce_tensors(shm::ByteGroup& group, const Tensors& tensors, const c10d::ReduceOp& op) {
+  const shm::ReduceOp reduce_op = reduce_op_of(op);
+  for (const at::Tensor& tensor : tensors) {
+    Target target(tensor);
+    const Numbers numbers(tensor, op);
+    const at::Tensor operand = scaled(target.memory(), op);
+    or_throw(group.all_reduce(
+        bytes_of(operand), target.bytes(), numbers.count, numbers.type, reduce_op));
+    target.settle();
+  }
+}
+
 }  // namespace
 
 ShmBackend::ShmBackend(std::shared_ptr<shm::ByteGroup> group,
@@ -56,7 +69,8 @@ ShmBackend::ShmBackend(std::shared_ptr<shm::ByteGroup> group,
     : Backend(group->rank(), group->world_size()),
       group_(std::move(group)),
       name_(std::move(name)),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      queue_(std::dynamic_pointer_cast<QueuedGroup>(group_)) {}
 
 ShmBackend::WorkPtr ShmBackend::done(c10d::OpType type, Tensors results) {
   ++sequence_;
@@ -169,17 +183,21 @@ ShmBackend::WorkPtr ShmBackend::allreduce_sparse(Tensors& tensors,
   return done(c10d::OpType::_ALLREDUCE_SPARSE, tensors);
 }
 
+ShmBackend::WorkPtr ShmBackend::begin_allreduce(const Tensors& tensors, const c10d::ReduceOp& op) {
+  ++sequence_;
+  return job_work(queue_->thread(),
+                  queue_->begin([tensors, op](shm::ByteGroup& group) {
+                    all_reduce_tensors(group, tensors, op);
+                  }),
+                  getRank(),
+                  c10d::OpType::ALLREDUCE,
+                  tensors);
+}
+
 ShmBackend::WorkPtr ShmBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  const shm::ReduceOp op = reduce_op_of(options.reduceOp);
-  for (const at::Tensor& tensor : tensors) {
-    Target target(tensor);
-    const Numbers numbers(tensor, options.reduceOp);
-    const at::Tensor operand = scaled(target.memory(), options.reduceOp);
-    or_throw(
-        group_->all_reduce(bytes_of(operand), target.bytes(), numbers.count, numbers.type, op));
-    target.settle();
-  }
+  if (overlaps_ && queue_) return begin_allreduce(tensors, options.reduceOp);
+  all_reduce_tensors(*group_, tensors, options.reduceOp);
   return done(c10d::OpType::ALLREDUCE, tensors);
 }
 

@@ -2,8 +2,9 @@
 //
 // A collective does its work on the caller's thread and comes back when this rank's part is done: the Work that it returns
 // is completed. Only the Work of a message may be waited for; until then the message moves whenever this rank waits in the
-// group, and not meanwhile. Ranks of a CPU have nothing to overlap it with, and a hand-over to another thread costs more than a small
-// collective. So collectives of several groups must be called in the same order by the ranks that share them.
+// group, and not meanwhile. A hand-over to another thread costs more than a small collective, and ranks that compute on all cores
+// have nothing to overlap one with that moves memory. What goes over a network is worth it: see set_overlaps().
+// Collectives of several groups must be called in the same order by the ranks that share them.
 //
 // Tensors are on the CPU, and dense but for all-reduce, which sums sparse ones too. Collectives that only move data take
 // every type; reductions take those of shm::DataType. Tensors that are not
@@ -21,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -28,6 +30,8 @@
 #include "libaccel/engine/shm/group/byte_group.h"
 
 namespace accel {
+
+class QueuedGroup;
 
 class ShmBackend final : public c10d::Backend {
  public:
@@ -100,6 +104,10 @@ class ShmBackend final : public c10d::Backend {
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
+  // While it is on, all-reduces of dense tensors go on in the thread of a QueuedGroup, and the Work that comes back is waited for;
+  // their tensors are left alone until then. Off at first; of another group nothing changes. Returns what it was.
+  bool set_overlaps(bool overlaps) noexcept { return std::exchange(overlaps_, overlaps); }
+
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
@@ -109,6 +117,7 @@ class ShmBackend final : public c10d::Backend {
 
  private:
   WorkPtr done(c10d::OpType type, Tensors results);
+  WorkPtr begin_allreduce(const Tensors& tensors, const c10d::ReduceOp& op);
   // What rank `root` brings; `own` is as large, with other entries.
   [[nodiscard]] at::Tensor sparse_of(int root, const at::Tensor& own);
   void all_gather_pieces(const at::Tensor& input, const Tensors& outputs);
@@ -123,6 +132,8 @@ class ShmBackend final : public c10d::Backend {
   std::shared_ptr<shm::ByteGroup> group_;  // also the works' of messages
   std::string name_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<QueuedGroup> queue_;  // the group, or nullptr
+  bool overlaps_ = false;
   std::uint64_t sequence_ = 0;
 };
 

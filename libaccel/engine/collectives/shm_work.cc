@@ -28,6 +28,33 @@ class CompletedWork final : public c10d::Work {
   c10::intrusive_ptr<at::ivalue::Future> future_;
 };
 
+class JobWork final : public c10d::Work {
+ public:
+  JobWork(std::shared_ptr<CommunicationThread> thread,
+          CommunicationThread::JobPtr job,
+          int rank,
+          c10d::OpType type,
+          std::vector<at::Tensor> results)
+      : Work(rank, type),
+        thread_(std::move(thread)),
+        job_(std::move(job)),
+        results_(std::move(results)) {}
+
+  // The group's timeout holds, whatever is given here.
+  bool wait(std::chrono::milliseconds) override {
+    or_throw(thread_->wait(job_));
+    finish();
+    return true;
+  }
+  bool isCompleted() override { return thread_->has_run(job_); }
+  std::vector<at::Tensor> result() override { return results_; }
+
+ private:
+  std::shared_ptr<CommunicationThread> thread_;
+  CommunicationThread::JobPtr job_;
+  std::vector<at::Tensor> results_;
+};
+
 class LetterWork final : public c10d::Work {
  public:
   LetterWork(std::shared_ptr<shm::ByteGroup> group,
@@ -77,6 +104,15 @@ c10::intrusive_ptr<c10d::Work> completed_work(int rank,
                                               c10d::OpType type,
                                               std::vector<at::Tensor> results) {
   return c10::make_intrusive<CompletedWork>(rank, type, std::move(results));
+}
+
+c10::intrusive_ptr<c10d::Work> job_work(std::shared_ptr<CommunicationThread> thread,
+                                        CommunicationThread::JobPtr job,
+                                        int rank,
+                                        c10d::OpType type,
+                                        std::vector<at::Tensor> results) {
+  return c10::make_intrusive<JobWork>(
+      std::move(thread), std::move(job), rank, type, std::move(results));
 }
 
 c10::intrusive_ptr<c10d::Work> letter_work(std::shared_ptr<shm::ByteGroup> group,

@@ -8,6 +8,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "libaccel/engine/collectives/communication_thread.h"
 #include "libaccel/engine/shm/group/byte_group.h"
 
 namespace accel {
@@ -16,6 +17,13 @@ namespace accel {
 [[nodiscard]] c10::intrusive_ptr<c10d::Work> completed_work(int rank,
                                                             c10d::OpType type,
                                                             std::vector<at::Tensor> results);
+
+// Of a collective that a thread makes.
+[[nodiscard]] c10::intrusive_ptr<c10d::Work> job_work(std::shared_ptr<CommunicationThread> thread,
+                                                      CommunicationThread::JobPtr job,
+                                                      int rank,
+                                                      c10d::OpType type,
+                                                      std::vector<at::Tensor> results);
 
 // Of a message, which is posted: SEND, or else it is received. Memory that is not contiguous is copied at the end. Throws what
 // ByteGroup::post() returns; kUnsupported: a tensor that is not dense, or not on the CPU.

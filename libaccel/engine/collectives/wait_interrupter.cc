@@ -3,34 +3,14 @@
 
 #include "libaccel/engine/collectives/wait_interrupter.h"
 
-#include <csignal>
-#include <string>
-#include <system_error>
-
-#include <pthread.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <accel/error.h>
+#include "libaccel/engine/collectives/quiet_thread.h"
 
 namespace accel {
 
-WaitInterrupter::WaitInterrupter() {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::string refusal;
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& cause) {
-    refusal = cause.what();
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!refusal.empty()) {
-    throw Error(ErrorCode::kProcessGroup,
-                "cannot start the thread that watches ranks of other nodes: " + refusal,
-                "raise the limit on threads (`ulimit -u`, pids.max of the cgroup)");
-  }
+WaitInterrupter::WaitInterrupter()
+    : thread_(start_quiet_thread("accel-wait", "watches ranks of other nodes", [this] { run(); })) {
 }
 
 WaitInterrupter::~WaitInterrupter() {
@@ -43,7 +23,6 @@ WaitInterrupter::~WaitInterrupter() {
 }
 
 void WaitInterrupter::run() {
-  ::pthread_setname_np(::pthread_self(), "accel-wait_interrupter");
   std::unique_lock lock(mutex_);
   while (!is_over_) {
     if (waited_ && Clock::now() >= due_) {

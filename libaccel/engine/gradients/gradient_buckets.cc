@@ -14,6 +14,7 @@
 #include <accel/error.h>
 
 #include "libaccel/engine/gradients/communication_hooks.h"
+#include "libaccel/engine/gradients/overlapped_sums.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/shm/group/byte_group.h"
 #include "libaccel/tensors/alignment.h"
@@ -61,7 +62,11 @@ GradientBuckets::GradientBuckets(std::vector<NamedParameter> parameters,
   if (!hook_) find_room();
   plan(bucket_bytes);
   make_buffers(buckets_);
+  if (!hook_ && should_overlap(group_->backend(), buckets_.size(), process_env()))
+    sums_ = std::make_unique<OverlappedSums>(group_);
 }
+
+GradientBuckets::~GradientBuckets() = default;
 
 ExchangeState::Rules GradientBuckets::rules() const {
   ExchangeState::Rules rules;
@@ -143,6 +148,7 @@ void GradientBuckets::before_backward(bool exchanges, const std::vector<at::Tens
 }
 
 bool GradientBuckets::begin(bool /*has_gradients*/) {
+  drop();  // a backward of the program's own may have ended with an exception
   for (Bucket& bucket : buckets_) {
     for (Slot& slot : bucket.slots) {
       if (slot.is_apart) slot.gradient.reset();
@@ -214,6 +220,10 @@ void GradientBuckets::reduce(std::size_t group, std::span<const std::uint8_t> /*
   }
   if (parts.empty()) return;
   const double scale = 1.0 / group_->size();
+  if (sums_) {
+    for (at::Tensor& part : parts) sums_->begin(part.mul_(scale), kOperation);
+    return;
+  }
   std::vector<shm::Piece> pieces;
   for (const at::Tensor& part : parts) pieces.push_back(piece_of(part));
   try {
@@ -223,6 +233,14 @@ void GradientBuckets::reduce(std::size_t group, std::span<const std::uint8_t> /*
     throw;
   }
   for (at::Tensor& part : parts) group_->all_reduce_(part.mul_(scale), Reduction::kSum, kOperation);
+}
+
+void GradientBuckets::end_backward() {
+  if (sums_) sums_->wait();
+}
+
+void GradientBuckets::drop() noexcept {
+  if (sums_) sums_->drop();
 }
 
 }  // namespace accel

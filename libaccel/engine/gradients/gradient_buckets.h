@@ -6,7 +6,8 @@
 //                                          (gradient_room.h); what is elsewhere is copied into such memory
 //   any other                              it is copied into the buffer of the bucket, and that becomes the gradient
 //
-// A full bucket is summed at once, its buffer and its gradients apart in one collective, where they lie. c10d::Reducer does
+// A full bucket is summed at once, its buffer and its gradients apart in one collective, where they lie; over a network beside the
+// backward (overlapped_sums.h), at whose end it is there. c10d::Reducer does
 // more (gradients of other places, graphs that change) for each parameter and step; this is for the usual case, and gives the
 // same bits: each rank's gradients are multiplied by 1 / world_size before they are summed.
 //
@@ -35,6 +36,7 @@
 
 namespace accel {
 
+class OverlappedSums;
 class ProcessGroup;
 
 class GradientBuckets final : public GradientPolicy {
@@ -50,12 +52,15 @@ class GradientBuckets final : public GradientPolicy {
                   std::shared_ptr<ProcessGroup> group,
                   std::int64_t bucket_bytes,
                   CommunicationHook hook = {});
+  ~GradientBuckets() override;
 
   [[nodiscard]] ExchangeState::Rules rules() const override;
   void before_backward(bool exchanges, const std::vector<at::Tensor>& outputs) override;
   [[nodiscard]] bool begin(bool has_gradients) override;
   void take(std::size_t parameter, const at::Tensor& arrived) override;
   void reduce(std::size_t group, std::span<const std::uint8_t> arrived) override;
+  void end_backward() override;
+  void drop() noexcept override;
 
  private:
   struct Slot {
@@ -86,6 +91,7 @@ class GradientBuckets final : public GradientPolicy {
   CommunicationGroup ranks_;            // for it
   std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
   std::vector<Bucket> buckets_;
+  std::unique_ptr<OverlappedSums> sums_;  // nullptr: a bucket is summed before the backward goes on
   std::vector<std::pair<std::size_t, std::size_t>> place_of_;  // by parameter: bucket, slot
 };
 

@@ -116,6 +116,7 @@ void GradientExchange::reduce(bool at_end) {
 
 GradientExchange::End GradientExchange::end_backward(bool has_others) {
   is_in_backward_ = false;
+  policy_.end_backward();
   const End without = std::exchange(has_come_, false) ? End::kNotExchanged : End::kNothingCame;
   const bool fills_up = state_.rules().missing == Missing::kIsZero;
   if (state_.phase() == Phase::kLocal && without == End::kNotExchanged) {

@@ -4,7 +4,8 @@
 //   LibraryReducer    the same by LibTorch's c10d::Reducer, where the buckets cannot serve
 //   GradientShards    averages and scatters: ZeRO-2 and 3; scatters in groups and averages between them: HYBRID_SHARD
 //
-// GradientExchange calls it, in this order: before_forward(), before_backward(), begin(), take() and reduce() by turns, finish().
+// GradientExchange calls it, in this order: before_forward(), before_backward(), begin(), take() and reduce() by turns,
+// end_backward(); of Missing::kIsZero then take() and reduce() of the rest, finish().
 //
 // Threads:  the thread that trains; take() and reduce() also LibTorch's of the backward.
 #pragma once
@@ -40,6 +41,9 @@ class GradientPolicy {
   virtual void reduce(std::size_t group, std::span<const std::uint8_t> arrived) = 0;
   // Of Missing::kIsZero: all groups were reduced.
   virtual void finish(std::span<const std::uint8_t> /*arrived*/) {}
+  // A backward has brought its gradients, which may be one of several of an exchange: what reduce() has begun is done when it comes
+  // back. Throws as reduce().
+  virtual void end_backward() {}
   // An exception ended the backward.
   virtual void drop() noexcept {}
   // For a parameter that gets another gradient when its first one may be exchanged already.

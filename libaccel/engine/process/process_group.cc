@@ -39,6 +39,7 @@
 
 #include "libaccel/engine/collectives/node_link.h"
 #include "libaccel/engine/collectives/node_meeting.h"
+#include "libaccel/engine/collectives/queued_group.h"
 #include "libaccel/engine/collectives/reduced_numbers.h"
 #include "libaccel/engine/collectives/shm_backend.h"
 #include "libaccel/engine/collectives/shm_meeting.h"
@@ -150,6 +151,12 @@ InitProcessGroupKwargs with_bounded_timeouts(InitProcessGroupKwargs options) {
 std::shared_ptr<shm::ShmGroup> group_of_one() {
   const shm::GroupShape shape = {.world_size = 1, .slot_bytes = 4096};
   return or_throw(shm::ShmGroup::join(or_throw(shm::GroupMemory::create(shape)), {.shape = shape}));
+}
+
+// Groups that stand on one link have one thread beside the caller's.
+std::shared_ptr<shm::ByteGroup> in_turns(std::shared_ptr<shm::ByteGroup> group,
+                                         const std::shared_ptr<NodeLink>& link) {
+  return std::make_shared<QueuedGroup>(std::move(group), link->thread());
 }
 
 bool contains_any(std::string_view text, std::initializer_list<std::string_view> parts) {
@@ -336,7 +343,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::part(const std::vector<int>& ranks) 
   part->is_part_ = true;
   if (ranks.size() == 1) {
     part->store_ = store_;
-    part->take_memory(kShm, node_ && node_->world_size() == 1 ? node_ : group_of_one());
+    part->take_memory(kShm,
+                      node_ && node_->world_size() == 1 ? in_turns(node_, link_) : group_of_one());
     return part;
   }
   part->store_ = c10::make_intrusive<c10d::PrefixStore>(
@@ -375,12 +383,11 @@ std::shared_ptr<ProcessGroup> ProcessGroup::twin() {
 
 void ProcessGroup::take_layout(NodeLayout layout, const std::shared_ptr<shm::ShmGroup>& node) {
   if (layout.num_nodes() == 1) {
-    take_memory(kShm, node);
+    take_memory(kShm, in_turns(node, link_));
   } else {
-    take_memory(
-        kTwoLevel,
-        std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
-            .rank = rank(), .layout = layout, .names = names_, .node = node, .link = link_}));
+    auto group = std::make_shared<TwoLevelGroup>(TwoLevelGroup::Parts{
+        .rank = rank(), .layout = layout, .names = names_, .node = node, .link = link_});
+    take_memory(kTwoLevel, in_turns(std::move(group), link_));
   }
   layout_ = std::move(layout);
 }
