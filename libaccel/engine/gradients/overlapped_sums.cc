@@ -1,9 +1,10 @@
 // Over a network a sum is waited for: its bytes are on their way, and nobody computes. Two hosts with a rank and a core each, 19.2 M
-// parameters in buckets of 25 MiB, links of 1 Gbit/s (bench/run ddp_network, namespaces of a machine on which others compiled; two rounds in
-// turns, least and most): a step took 1.4 to 1.6 s beside the backward and 1.9 to 2.6 s within it, PyTorch's DDP on Gloo 1.5 to
-// 1.8 s, a backward without communication 1.4 s.
+// parameters in buckets of 25 MiB, links of 1 Gbit/s (bench/run ddp_network; the hosts were namespaces of a machine on which others
+// compiled, so least and most are given): a step took 1.4 to 2.0 s beside the backward (4 runs) and 1.9 to 2.6 s within it (2 runs),
+// PyTorch's DDP on Gloo 1.5 to 1.8 s (2 runs).
 //
-// One bucket is full when the backward is over, so a thread only adds two hand-overs: 0.86 M parameters, one bucket, won nothing.
+// One bucket is full when the backward is over, so a thread only adds two hand-overs: 0.86 M parameters, one bucket, won nothing
+// (178 ms beside, 166 within; a run each).
 //
 // On one node there is no thread. A sum is made by the cores that compute, where gradients lie: 5 ms for 64 MiB (docs/benchmarks.md),
 // 3 % of a step of 19.2 M parameters, and ranks with a core each have none to spare for it.
