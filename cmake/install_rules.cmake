@@ -27,14 +27,36 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/accelConfigVersion.cmake 
 install(FILES ${PROJECT_BINARY_DIR}/accelConfig.cmake ${PROJECT_BINARY_DIR}/accelConfigVersion.cmake
         DESTINATION lib/cmake/accel COMPONENT safetensors)
 if(ACCEL_WITH_TORCH)
-  set_target_properties(accel PROPERTIES INSTALL_RPATH ${ACCEL_TORCH_ROOT}/lib)
-  install(TARGETS accel LIBRARY DESTINATION lib)
-  set_target_properties(accel-selftest accel-trainer PROPERTIES INSTALL_RPATH
-    "$ORIGIN/../../lib;${ACCEL_TORCH_ROOT}/lib")
-  install(TARGETS accel-selftest accel-trainer RUNTIME DESTINATION libexec/accel)
-  install(DIRECTORY runtime/include/accel libaccel/include/accel DESTINATION include FILES_MATCHING PATTERN "*.h" PATTERN "*.f90")
-  install(FILES cmake/torch_wheel.cmake DESTINATION lib/cmake/accel)
+  # An installation may be moved. LibTorch is where the link lib/torch leads, unless the program has it already; in lib/accel is what
+  # a tarball brings along (scripts/package.sh). The old form of RPATH counts for what those libraries ask for too.
+  set(accel_library_places "$ORIGIN/accel;$ORIGIN/torch")
+  set(accel_program_places "$ORIGIN/../../lib;$ORIGIN/../../lib/accel;$ORIGIN/../../lib/torch")
+  set_target_properties(accel PROPERTIES INSTALL_RPATH "${accel_library_places}")
+  set_target_properties(accel-selftest accel-trainer PROPERTIES INSTALL_RPATH "${accel_program_places}")
+  foreach(target accel accel-selftest accel-trainer)
+    target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+  endforeach()
+  install(TARGETS accel LIBRARY DESTINATION lib COMPONENT library)
+  install(TARGETS accel-selftest accel-trainer RUNTIME DESTINATION libexec/accel COMPONENT library)
+  configure_file(scripts/packaging/link-torch.in ${PROJECT_BINARY_DIR}/link-torch @ONLY)
+  install(PROGRAMS ${PROJECT_BINARY_DIR}/link-torch DESTINATION libexec/accel COMPONENT library)
+  install(DIRECTORY runtime/include/accel libaccel/include/accel DESTINATION include
+          COMPONENT library FILES_MATCHING PATTERN "*.h" PATTERN "*.f90")
+  install(FILES cmake/torch_wheel.cmake DESTINATION lib/cmake/accel COMPONENT library)
   configure_file(cmake/accel.pc.in ${PROJECT_BINARY_DIR}/accel.pc @ONLY)
-  install(FILES ${PROJECT_BINARY_DIR}/accel.pc DESTINATION lib/pkgconfig)
+  install(FILES ${PROJECT_BINARY_DIR}/accel.pc DESTINATION lib/pkgconfig COMPONENT library)
+  # Of an installation on this machine: the LibTorch that accel was built with.
+  install(CODE "
+    set(torch_link \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/torch\")
+    file(REMOVE \"\${torch_link}\")
+    file(CREATE_LINK \"${ACCEL_TORCH_ROOT}/lib\" \"\${torch_link}\" SYMBOLIC)" COMPONENT torch_link)
 endif()
+
+# What the linker says of what is shipped; scripts/packaging/link_contents.py reads it.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/maps)
+foreach(target accel-launch accel-shim accel-command accel-agent accel_cluster accel accel-selftest accel-trainer)
+  if(TARGET ${target})
+    target_link_options(${target} PRIVATE -Wl,-Map=${PROJECT_BINARY_DIR}/maps/${target}.map)
+  endif()
+endforeach()
 include(debian_package)

@@ -15,7 +15,7 @@ ACCEL_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev
   clang libclang-rt-14-dev clang-format clang-tidy
   tmux procps util-linux iproute2
-  dpkg-dev file systemd etcd-server openssl prometheus
+  dpkg-dev rpm file systemd etcd-server openssl prometheus
   slurmctld slurmd slurm-client munge openmpi-bin libopenmpi-dev gfortran pdsh zsh fish
 )
 

@@ -4,6 +4,8 @@
 
 #include <dlfcn.h>
 
+#include "launcher/system/static_program.h"
+
 namespace accel::launcher {
 namespace {
 
@@ -22,6 +24,14 @@ std::vector<std::filesystem::path> candidates() {
 
 // Errors  kClusterMissing.
 Result<void*> find_symbol(const char* name) {
+  if (is_static_program()) {
+    return Error(ErrorCode::kClusterMissing,
+                 "this accel was installed without its part for agents, elastic jobs (--nnodes "
+                 "MIN:MAX) and etcd",
+                 "install the Debian package or build accel (docs/install.md); a job of a fixed "
+                 "number of nodes needs only "
+                 "--num_machines, --machine_rank, --main_process_ip and --main_process_port");
+  }
   std::string tried;
   for (const auto& path : candidates()) {
     void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

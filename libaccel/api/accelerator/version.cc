@@ -5,7 +5,7 @@
 namespace accel {
 
 std::string_view version() noexcept {
-  return "0.1.0";
+  return ACCEL_VERSION;
 }
 std::string_view torch_version() noexcept {
   return TORCH_VERSION;

@@ -45,8 +45,18 @@ EXEMPT = {
         "needs a model and a tokenizer; tests/peer/train_text.py makes both",
     "accel train vit.pt2 --task classification --data images.npy --labels classes.npy --channels_last --scale 255 --mean 0.485 0.456 0.406 "
     "--std 0.229 0.224 0.225": "needs a model; tests/peer/train_command.py runs it with smaller ones",
-    "cpack --config build/CPackConfig.cmake -B packages": "tests/integration/package runs it with a folder of its own",
-    "sudo apt install ./packages/accel_0.1.0_amd64.deb": "tests/integration/package installs it into a root of its own",
+    "scripts/package.sh wheel": "tests/integration/packages runs it with folders of its own",
+    "scripts/package.sh deb": "tests/integration/packages runs it with folders of its own",
+    "scripts/package.sh deb rpm": "tests/integration/packages runs it with folders of its own",
+    "scripts/package.sh tarball": "tests/integration/packages runs it with folders of its own",
+    "pip install dist/accel_launch-*.whl": "tests/integration/packages installs it into a fresh environment",
+    "sudo apt install ./dist/accel_*_amd64.deb": "tests/integration/package installs it into a root of its own",
+    "sudo dnf install ./dist/accel-launch-*.x86_64.rpm": "tests/integration/packages installs it into a root of its own, by rpm",
+    "sudo mkdir /opt/accel": "tests/integration/packages unpacks the tarball into a folder of its own",
+    "sudo tar -C /opt/accel --strip-components=1 -xzf dist/accel-*-torch2.11.0-*.tar.gz":
+        "tests/integration/packages unpacks the tarball into a folder of its own",
+    'sudo /opt/accel/libexec/accel/link-torch "$(command -v python3)"': "tests/integration/packages runs it where it has unpacked the tarball",
+    "cmake -S . -B build -DCMAKE_PREFIX_PATH=/opt/accel": "tests/integration/packages configures a project with its own folder",
 }
 
 TRAIN_SH = "#!/bin/sh\necho \"shell rank ${RANK:-0} of ${WORLD_SIZE:-1}\"\n"
