@@ -1,17 +1,13 @@
 #include "libaccel/engine/process/background_mean.h"
 
-#include <csignal>
-#include <string>
-#include <system_error>
 #include <utility>
 
-#include <pthread.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <accel/detail/step_span.h>
-#include <accel/error.h>
 
+#include "libaccel/engine/collectives/quiet_thread.h"
 #include "libaccel/engine/process/process_group.h"
 
 namespace accel {
@@ -29,22 +25,12 @@ void BackgroundMean::begin(at::Tensor values) {
   error_ = nullptr;
   is_done_ = group_ == nullptr || group_->size() == 1;
   if (is_done_) return;
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::string why_not;
   try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& cause) {
-    why_not = cause.what();
+    thread_ = start_quiet_thread("accel-mean", "averages outer gradients", [this] { run(); });
+  } catch (...) {
+    values_.reset();
+    throw;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (why_not.empty()) return;
-  values_.reset();
-  throw Error(ErrorCode::kProcessGroup,
-              "cannot start the thread that averages outer gradients: " + why_not,
-              "raise the limit on threads (`ulimit -u`, pids.max of the cgroup)");
 }
 
 void BackgroundMean::restore(at::Tensor mean) {
@@ -55,7 +41,6 @@ void BackgroundMean::restore(at::Tensor mean) {
 }
 
 void BackgroundMean::run() noexcept {
-  ::pthread_setname_np(::pthread_self(), "accel-mean");
   try {
     group_->all_reduce_(values_, Reduction::kMean, "averaging outer gradients");
   } catch (...) {
