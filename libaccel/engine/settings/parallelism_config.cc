@@ -160,6 +160,7 @@ std::vector<std::string> ParallelismConfig::active_mesh_dims() const {
 }
 
 std::optional<DeviceMesh> ParallelismConfig::build_device_mesh(int process_index) const {
+  if (total_size() == 1) return std::nullopt;
   if (process_index < 0 || process_index >= total_size()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "process " + std::to_string(process_index) + " is not in a mesh of " +
@@ -176,7 +177,6 @@ std::optional<DeviceMesh> ParallelismConfig::build_device_mesh(int process_index
     mesh.coordinate.insert(mesh.coordinate.begin(), rest % length);
     rest /= length;
   }
-  if (mesh.ndim() == 0) return std::nullopt;
   return mesh;
 }
 
