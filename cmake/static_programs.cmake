@@ -15,8 +15,8 @@ endif()
 
 function(accel_static_program name)
   accel_executable(${name} FOLDER static ${ARGN})
-  string(REGEX REPLACE "-static$" "" program ${name})
-  set_target_properties(${name} PROPERTIES OUTPUT_NAME ${program} ACCEL_STATIC ON)
+  # Named after the target: Ninja would take `accel-launch` for this file, if it had that name.
+  set_target_properties(${name} PROPERTIES ACCEL_STATIC ON)
   target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/launcher/main/absent_libraries.cc)
   target_link_options(${name} PRIVATE -static-pie -Wl,-Map=${PROJECT_BINARY_DIR}/maps/${name}.map)
 endfunction()

@@ -68,18 +68,18 @@ deliver() {
   echo "$dist/$(basename "$file")"
 }
 
-static_programs=(accel-launch-static=static/accel-launch accel-static=static/accel accel-shim-static=static/accel-shim)
+static_programs=(accel-launch-static=static/accel-launch-static accel-static=static/accel-static accel-shim-static=static/accel-shim-static)
 
 # The static programs without what only a debugger reads, in FOLDER.
 copy_static_programs() {
   local program
   mkdir -p "$1"
-  for program in accel accel-launch accel-shim; do strip -o "$1/$program" "$build/static/$program"; done
+  for program in accel accel-launch accel-shim; do strip -o "$1/$program" "$build/static/$program-static"; done
 }
 
 # The commands of `accel` that are also programs named accel-COMMAND.
 local_commands() {
-  "$build/static/accel" --help | sed -n '/With an agent/q; s/^  \([a-z0-9-]*\) .*/\1/p' | grep -vx launch
+  (exec -a accel "$build/static/accel-static" --help) | sed -n '/With an agent/q; s/^  \([a-z0-9-]*\) .*/\1/p' | grep -vx launch
 }
 
 make_wheel() {

@@ -82,11 +82,12 @@ def needed_libraries(build, program):
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", "\n".join(lines_of("readelf", "-d", program, cwd=build)))
     if not needed:
         return set()
-    found = dict(re.findall(r"(\S+) (?:=> )?(/\S*) ?\(", "\n".join(lines_of("ldd", program, cwd=build))))
-    found |= {pathlib.Path(path).name: path for path in found.values()}
+    loaded = "\n".join(lines_of("ldd", program, cwd=build))
+    found = dict(re.findall(r"(\S+) => (/\S*) \(", loaded))
+    found |= {pathlib.Path(path).name: path for path in re.findall(r"^\s*(/\S+) \(", loaded, re.M)}  # the loader itself
     if missing := [name for name in needed if name not in found]:
         sys.exit(f"link_contents: {program} needs {missing}, which the loader does not find")
-    return {pathlib.Path(found[name]) for name in needed}
+    return {pathlib.Path(found[name]) for name in needed if not found[name].startswith(f"{build}/")}
 
 
 def debian_owners(paths):
@@ -161,7 +162,7 @@ def bill(name, version, components, programs):
         "metadata": {"timestamp": when.strftime("%Y-%m-%dT%H:%M:%SZ"),
                      "component": {"type": "application", "name": name, "version": version, "bom-ref": own,
                                    "licenses": [{"license": {"id": LICENSE}}],
-                                   "components": [{"type": "file", "name": path.name, "bom-ref": f"file/{path.name}",
+                                   "components": [{"type": "file", "name": path.name.removesuffix("-static"), "bom-ref": f"file/{path.name}",
                                                    "hashes": [{"alg": "SHA-256",
                                                                "content": hashlib.sha256(path.read_bytes()).hexdigest()}]}
                                                   for path in programs]}},

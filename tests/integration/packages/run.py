@@ -70,7 +70,7 @@ class Packages(unittest.TestCase):
         cls.folder = pathlib.Path(scratch.name)
         kinds = ["wheel"]
         kinds += ["rpm"] if shutil.which("rpmbuild") else []
-        kinds += ["deb"] if (BUILD / "bin/accel-agent").exists() else []
+        kinds += ["deb"] if (BUILD / "maps/accel-agent.map").exists() else []
         kinds += ["tarball"] if HAS_LIBRARY else []
         cls.kinds = kinds
         cls.packages = package(cls.folder / "dist", *kinds)
@@ -133,9 +133,12 @@ class Packages(unittest.TestCase):
                 path = pathlib.Path(archive.extract(entry, root))
                 path.chmod(entry.external_attr >> 16)
         programs = next(root.glob("*.data/scripts"))
+        token = self.folder / "token"
+        token.write_text("0" * 64)
+        token.chmod(0o600)
         cases = [
             (["accel", "status"], 71, ["cluster.missing", "without its part for agents", "docs/install.md"]),
-            (["accel-launch", "--nnodes", "1:2", "--rdzv_endpoint", "127.0.0.1:1", self.script], 71,
+            (["accel-launch", "--nnodes", "1:2", "--rdzv_endpoint", "127.0.0.1:1", "--rdzv_token_file", token, "--rdzv_insecure", self.script], 71,
              ["cluster.missing", "elastic jobs", "--main_process_ip"]),
             (["accel", "test"], 1, ["unsupported", "libaccel"]),
         ]
@@ -180,7 +183,7 @@ class Packages(unittest.TestCase):
             if kind == "tarball":
                 self.assertLessEqual({"headers", "dynamic"}, linkage["torch"])
         programs = {entry["name"]: entry["hashes"][0]["content"] for entry in self.bill("wheel")[0]["metadata"]["component"]["components"]}
-        self.assertEqual(programs["accel-launch"], hashlib.sha256((BUILD / "static/accel-launch").read_bytes()).hexdigest())
+        self.assertEqual(programs["accel-launch"], hashlib.sha256((BUILD / "static/accel-launch-static").read_bytes()).hexdigest())
 
     def test_the_wheel_holds_the_licences_of_what_is_linked(self):
         with zipfile.ZipFile(self.packages["wheel"]) as archive:
@@ -242,13 +245,13 @@ class Packages(unittest.TestCase):
         python = TORCH.parents[3] / "bin/python"
         out = run(root / "libexec/accel/link-torch", python, env=plain_environment())
         self.assertEqual(out.strip(), str((TORCH / "lib").resolve()))
-        run(root / "bin/accel", "test", "--num_processes", "2", env=plain_environment())
+        run(root / "bin/accel", "test", env=plain_environment())
         flags = run("pkg-config", "--libs", "accel", env=plain_environment() | {"PKG_CONFIG_PATH": str(root / "lib/pkgconfig")})
         self.assertIn(f"-L{root}".replace(" ", "\\ "), flags)
 
 
 if __name__ == "__main__":
-    if not (BUILD / "static/accel-launch").exists():
+    if not (BUILD / "static/accel-launch-static").exists():
         print("skipped: this build has no static programs (a sanitizer's, or without libhwloc.a and libyaml-cpp.a)")
         sys.exit(77)
     unittest.main(verbosity=2)
