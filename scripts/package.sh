@@ -23,13 +23,20 @@ for argument in "$@"; do
   esac
 done
 if [ ${#kinds[@]} -eq 0 ]; then kinds=(wheel deb rpm tarball); fi
+for kind in "${kinds[@]}"; do
+  case $kind in
+    deb) command -v dpkg-shlibdeps >/dev/null || fail "dpkg-shlibdeps is missing: apt-get install dpkg-dev" ;;
+    rpm) command -v rpmbuild >/dev/null || fail "rpmbuild is missing: apt-get install rpm" ;;
+  esac
+done
 
 build=$(realpath -m "${ACCEL_BUILD_DIR:-build}")
 dist=$(realpath -m "${ACCEL_DIST_DIR:-dist}")
 version=$(sed -n 's/^project(accel VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 torch_version=$(sed -n 's/^set(ACCEL_TORCH_VERSION \([0-9.]*\))$/\1/p' cmake/torch_wheel.cmake)
 machine=$(uname -m)
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} || fail "no commit says the time of the packages: set SOURCE_DATE_EPOCH"
+export SOURCE_DATE_EPOCH
 export TZ=UTC LC_ALL=C
 umask 022
 work=$(mktemp -d)
@@ -107,7 +114,6 @@ link_names() {
 
 make_rpm() {
   local root=$work/rpm-root program
-  command -v rpmbuild >/dev/null || fail "rpmbuild is missing: apt-get install rpm"
   copy_static_programs "$root/usr/bin"
   link_names "$root/usr/bin"
   list_contents accel-launch rpm "${static_programs[@]}"
@@ -123,6 +129,7 @@ make_rpm() {
   done < <(cd "$root/usr/bin" && printf '%s\n' accel-* | grep -vx accel-shim)
   cp -r "$work/rpm.licenses" "$root/usr/share/doc/accel-launch/licenses"
   cp "$work/rpm.cdx.json" "$root/usr/share/doc/accel-launch/accel-launch.cdx.json"
+  chmod -R u=rwX,go=rX "$root"  # whatever the checkout's files have
   rpmbuild -bb --target "$machine" --define "_topdir $work/rpm" --define "accel_root $root" --define "accel_version $version" \
     deploy/rpm/accel-launch.spec >"$work/rpm.log" 2>&1 || { cat "$work/rpm.log"; fail "rpmbuild failed"; }
   deliver rpm "$(echo "$work"/rpm/RPMS/*/*.rpm)"
@@ -153,6 +160,7 @@ make_tarball() {
   cp -r "$work/tarball.licenses" "$prefix/share/doc/accel/licenses"
   cp "$work/tarball.cdx.json" "$prefix/share/doc/accel/accel.cdx.json"
   cp docs/install.md "$prefix/share/doc/accel"
+  chmod -R u=rwX,go=rX "$prefix"
   tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf - "$name" |
     gzip -n6 >"$work/$name.tar.gz"
   deliver tarball "$work/$name.tar.gz"

@@ -23,7 +23,7 @@ touch shards/train-00000.bin
 
 record() { "$source_dir/.deps/peer/bin/python" -B "$source_dir/scripts/record_terminal.py" "$@"; }
 mkdir -p "$out"
-record "$out/failure.svg" --columns 84 --shown "accel-launch --num_processes 2 train.py" --replace "$work=/home/you" -- \
+record "$out/failure.svg" --columns 84 --shown "accel-launch --cpu --num_processes 2 train.py" --replace "$work=/home/you" -- \
   "$build/bin/accel-launch" --cpu --num_processes 2 train.py
-record "$out/run.svg" --columns 84 --shown "accel-launch --num_processes 2 build/examples/digits -- --epochs 3" -- \
+record "$out/run.svg" --columns 84 --shown "accel-launch --cpu --num_processes 2 build/examples/digits -- --epochs 3" -- \
   "$build/bin/accel-launch" --cpu --num_processes 2 "$build/examples/digits" -- --epochs 3

@@ -10,7 +10,7 @@ FROM debian:12-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv g++ cmake ninja-build pkg-config \
  && rm -rf /var/lib/apt/lists/*
-ENV VIRTUAL_ENV=/opt/python PATH=/opt/python/bin:/opt/accel/bin:$PATH CMAKE_PREFIX_PATH=/opt/accel
+ENV VIRTUAL_ENV=/opt/python PATH=/opt/accel/bin:/opt/python/bin:$PATH CMAKE_GENERATOR=Ninja CMAKE_PREFIX_PATH=/opt/accel
 COPY accel_launch-*.whl accel-*-torch*.tar.gz /tmp/packages/
 RUN python3 -m venv /opt/python \
  && pip install --no-cache-dir --no-deps torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 \

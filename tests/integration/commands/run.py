@@ -10,6 +10,7 @@ a command that is new in a page fails until it runs or stands there.
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,7 @@ EXEMPT = {
     "sudo tar -C /opt/accel --strip-components=1 -xzf dist/accel-*-torch2.11.0-*.tar.gz":
         "tests/integration/packages unpacks the tarball into a folder of its own",
     'sudo /opt/accel/libexec/accel/link-torch "$(command -v python3)"': "tests/integration/packages runs it where it has unpacked the tarball",
-    "cmake -S . -B build -DCMAKE_PREFIX_PATH=/opt/accel": "tests/integration/packages configures a project with its own folder",
+    "cmake -S . -B build -G Ninja -DCMAKE_PREFIX_PATH=/opt/accel": "tests/integration/packages configures a project with its own folder",
 }
 
 TRAIN_SH = "#!/bin/sh\necho \"shell rank ${RANK:-0} of ${WORLD_SIZE:-1}\"\n"
@@ -87,13 +88,26 @@ def make_root(root):
     (root / "agent.yaml").write_text((SOURCE / "configs/agent.yaml").read_text())
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def run(command, root):
-    environment = dict(os.environ, PATH=f"{BUILD}/bin:{PYTHON}:{os.environ['PATH']}")
+    # Without the configuration of whoever runs the test.
+    environment = dict(os.environ, PATH=f"{BUILD}/bin:{PYTHON}:{os.environ['PATH']}", HF_HOME=str(root / "hf_home"))
+    command = command.replace("29517", str(free_port()))  # of a page
     return subprocess.run(["bash", "-c", command], cwd=root, env=environment,
                           capture_output=True, text=True, errors="replace", timeout=60)
 
 
 def is_built(command):
+    example = re.search(r"build/(examples/\w+)", command)
+    if example and not (BUILD / example[1]).exists():
+        return False
+    if re.search(r"agent\.(sock|pid)|--agent node/run", command):
+        return (BUILD / "bin/accel-agent").exists()
     if command.startswith("accel test"):  # part of libaccel
         return (BUILD / "bin/accel-selftest").exists()
     program = pathlib.Path(command.split()[0]).name
@@ -125,7 +139,11 @@ class Pages:
             print(f"skipped: {name}: {command} (not in this build)")
             return
         self.num_run += 1
-        done = run(command, root)
+        try:
+            done = run(command, root)
+        except subprocess.TimeoutExpired as late:
+            self.faults.append(f"{name}: {command}\nhas not ended after {late.timeout} s")
+            return
         # What the files of other pages print is known.
         trains = "tutorials" not in name.parts and "train" in command and "--dry-run" not in command
         if done.returncode != 0 or (trains and "rank" not in done.stdout):

@@ -15,7 +15,7 @@ def losses(program, folder, processes):
     command = [BUILD / "examples" / program]
     if processes:
         command = [BUILD / "bin/accel-launch", "--cpu", "--num_processes", str(processes), *command]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, env=dict(os.environ, HF_HOME=str(folder / "hf_home")), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {int(epoch): float(loss) for epoch, loss in re.findall(r"^epoch (\d+) loss ([\d.e-]+)$", done.stdout, re.M)}
 

@@ -59,7 +59,7 @@ def glibc_versions(program):
 
 def plain_environment():
     """Of a user who knows nothing of the sources or the build."""
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", "HF_HOME": "/nowhere"}
 
 
 class Packages(unittest.TestCase):
@@ -163,6 +163,8 @@ class Packages(unittest.TestCase):
                    "--main_process_port", str(port)]
         machines = [subprocess.Popen([*command, "--machine_rank", str(rank), self.script], env=environment, cwd=self.folder,
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
+        for machine in machines:
+            self.addCleanup(machine.kill)
         for rank, machine in enumerate(machines):
             out, err = machine.communicate(timeout=60)
             self.assertEqual((machine.returncode, out), (0, f"rank {rank} of 2\n"), err)
@@ -211,8 +213,8 @@ class Packages(unittest.TestCase):
                 self.assertIn(wheel, wheels)
 
     def test_the_rpm_installs_and_launches(self):
-        if "rpm" not in self.packages:
-            self.skipTest("rpmbuild is not here")
+        if "rpm" not in self.packages or os.geteuid() != 0:
+            self.skipTest("rpmbuild is not here, or this is not root")
         root = self.folder / "rpm root"
         run("rpm", "--root", root, "--dbpath", "/rpmdb", "--nodeps", "--install", self.packages["rpm"])
         self.check_launcher(root / "usr/bin")
