@@ -227,7 +227,10 @@ CheckpointObjects CheckpointContent::objects_to_load() {
 
 std::optional<LoadReport> CheckpointContent::load(const Load& load,
                                                   const LoadStateOptions& options) {
-  return load_objects(load, options, [](std::size_t) { return true; });
+  std::optional<LoadReport> report = load_objects(load, options, [](std::size_t) { return true; });
+  for (const auto& model : prepared_.models)
+    if (report && model->local_training() != nullptr) model->local_training()->take_loaded();
+  return report;
 }
 
 std::optional<LoadReport> CheckpointContent::load_part(const Load& load,
@@ -255,8 +258,6 @@ std::optional<LoadReport> CheckpointContent::load_objects(const Load& load,
   for (const auto& model : models) model->publish_loaded();
   for (const auto& model : prepared_.models)
     if (report && model->sync() != nullptr) model->sync()->agree_on_hook_state();
-  for (const auto& model : prepared_.models)
-    if (report && model->local_training() != nullptr) model->local_training()->take_loaded();
   for (std::size_t i = 0; report && i < whole_optimizers_.size(); ++i) {
     if (whole_optimizers_[i] == nullptr || !loads_optimizer(i)) continue;
     Preparation::gate_of(prepared_.optimizers[i])->take_states(*whole_optimizers_[i], divided_);

@@ -267,7 +267,8 @@ void DiLoCo::Impl::load_shared(const StateDict& state) {
 void DiLoCo::Impl::for_each_own(
     const std::function<void(const std::string&, const at::Tensor&)>& act) const {
   for (const auto& item : model_->module()->named_parameters()) act(item.key(), item.value());
-  for (const auto& item : model_->module()->named_buffers()) act(item.key(), item.value());
+  for (const auto& item : model_->module()->named_buffers())
+    if (item.value().defined()) act(item.key(), item.value());
 }
 
 StateDict DiLoCo::Impl::save_own() const {

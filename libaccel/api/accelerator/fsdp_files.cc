@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -17,6 +18,7 @@
 #include <accel/detail/step_span.h>
 #include <accel/error.h>
 #include <accel/fsdp_checkpoint.h>
+#include <accel/logging.h>
 #include <accel/saved_object.h>
 
 #include "libaccel/api/accelerator/accelerator_impl.h"
@@ -58,6 +60,10 @@ c10::IValue dict_of_tensors(const StateView& view) {
   return dict;
 }
 
+void tell_notices(const std::optional<LoadReport>& report) {
+  for (const std::string& notice : report->notices) get_logger("accel").warning(notice);
+}
+
 // The number in `prepared` of what was given.
 template <typename Prepared, typename Is>
 std::size_t number_among(const Prepared& prepared, const std::string& what, const Is& is) {
@@ -90,6 +96,11 @@ void FsdpFiles::save_optimizer(const AcceleratedOptimizer& optimizer,
 
 void FsdpFiles::load_model(const ModelRuntime& model, const fs::path& folder, std::size_t index) {
   const StepSpan span(StepPart::kIo);
+  if (model.local_training() != nullptr)
+    throw Error(
+        ErrorCode::kUnsupported,
+        "load_fsdp_model() while DiLoCo lives, which would go on from the weights before it",
+        "load before DiLoCo is made, or load a whole checkpoint with load_state()");
   torch::nn::Module* const module = model.module().get();
   const auto load = [&](const CheckpointObjects& objects) -> std::optional<LoadReport> {
     std::ignore = number_among(
@@ -99,7 +110,7 @@ void FsdpFiles::load_model(const ModelRuntime& model, const fs::path& folder, st
                                       checkpoint::FsdpPart::kModel,
                                       index);
   };
-  std::ignore = accelerator_.impl_->checkpointing.content().load_part(load, std::nullopt);
+  tell_notices(accelerator_.impl_->checkpointing.content().load_part(load, std::nullopt));
 }
 
 void FsdpFiles::load_optimizer(const AcceleratedOptimizer& optimizer,
@@ -118,7 +129,7 @@ void FsdpFiles::load_optimizer(const AcceleratedOptimizer& optimizer,
     part.choose_models.emplace_back([](auto&, const auto&) {});
     return checkpoint::load_fsdp_part(folder, part, checkpoint::FsdpPart::kOptimizer, index);
   };
-  std::ignore = accelerator_.impl_->checkpointing.content().load_part(load, place);
+  tell_notices(accelerator_.impl_->checkpointing.content().load_part(load, place));
 }
 
 }  // namespace accel::detail

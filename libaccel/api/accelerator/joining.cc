@@ -76,6 +76,14 @@ Joining::Joining(const Preparation& prepared,
                 "whatever the ranks have",
                 "leave AcceleratorOptions.reproducible out, or the scope");
   }
+  const bool trains_apart = std::ranges::any_of(
+      prepared.models, [](const auto& model) { return model->local_training() != nullptr; });
+  if (!even_batches && trains_apart) {
+    throw Error(ErrorCode::kUnsupported,
+                "join_uneven_inputs() while DiLoCo lives: ranks without batches do not take part "
+                "in its averages",
+                "leave one of them out");
+  }
   if (!even_batches && prepared.options.nan_watch &&
       prepared.options.nan_watch->action == OnAnomaly::kThrow) {
     throw Error(ErrorCode::kUnsupported,

@@ -153,9 +153,10 @@ std::shared_ptr<shm::ShmGroup> group_of_one() {
   return or_throw(shm::ShmGroup::join(or_throw(shm::GroupMemory::create(shape)), {.shape = shape}));
 }
 
-// Groups that stand on one link have one thread beside the caller's.
+// Groups that stand on one link have one thread beside the caller's; one without, of ranks that all share memory, needs none.
 std::shared_ptr<shm::ByteGroup> in_turns(std::shared_ptr<shm::ByteGroup> group,
                                          const std::shared_ptr<NodeLink>& link) {
+  if (link == nullptr) return group;
   return std::make_shared<QueuedGroup>(std::move(group), link->thread());
 }
 

@@ -230,8 +230,12 @@ void ShardedModel::find_home(const FsdpSettings& settings) {
                               parameters_[slot.parameter].name});
     }
   }
-  home_ = make_home(
-      units, std::move(labels), group_, settings, masters_ ? Masters::kBeside : Masters::kNone);
+  // Of several copies one may have its ranks on one node, and another one not.
+  const auto make = [&] {
+    home_ = make_home(
+        units, std::move(labels), group_, settings, masters_ ? Masters::kBeside : Masters::kNone);
+  };
+  jointly(make, all_.get(), "asking whether every rank can keep its parameters");
 }
 
 // Each rank brings its own shards, with rank 0's values or its own; then the parameters of the module become views of the

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "libaccel/engine/checkpoint/files/target_folder.h"
 #include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
@@ -26,7 +27,7 @@ class PartSource final : public CheckpointSource {
     // Where the source looks for the one of that number.
     if (part == FsdpPart::kOptimizer)
       of_all_.optimizers.resize(number + 1, objects.optimizers.front());
-    folder_ = std::make_unique<AccelerateSource>(folder, of_all_);
+    folder_ = std::make_unique<AccelerateSource>(folder, of_all_, stem_);
     manifest_.objects.models = part == FsdpPart::kModel ? 1 : 0;
     manifest_.objects.optimizers = part == FsdpPart::kOptimizer ? 1 : 0;
   }
@@ -42,6 +43,7 @@ class PartSource final : public CheckpointSource {
   [[nodiscard]] LoadedParts parts(const std::string& file, const PartsWanted& wanted) override {
     return folder_->parts(renamed(file), wanted);
   }
+  [[nodiscard]] std::vector<std::string> notices() const override { return folder_->notices(); }
 
  private:
   [[nodiscard]] std::string renamed(const std::string& file) const {

@@ -121,14 +121,17 @@ void refuse_unread(const fs::path& folder) {
 
 }  // namespace
 
-AccelerateSource::AccelerateSource(fs::path folder, const CheckpointObjects& objects)
-    : folder_(std::move(folder)), objects_(objects) {
+AccelerateSource::AccelerateSource(fs::path folder,
+                                   const CheckpointObjects& objects,
+                                   std::string part)
+    : folder_(std::move(folder)), objects_(objects), part_(std::move(part)) {
   const bool has_manifest = is_there(std::string(kManifestName));
   const bool is_of_accelerate = is_there(random_stem(0) + ".pkl") || has_files_of_python(folder_);
   if (has_manifest || !is_of_accelerate) {
     verified_.emplace(folder_);
     manifest_ = verified_->manifest();
-    return;
+    if (!is_beside_checkpoint()) return;
+    verified_.reset();
   }
   refuse_unread(folder_);
   manifest_ = counted();
@@ -164,6 +167,17 @@ Manifest AccelerateSource::counted() const {
   manifest.world_size = static_cast<int>(count_files(
       [&](std::size_t i) { return is_there(random_stem(static_cast<int>(i)) + ".pkl"); }));
   return manifest;
+}
+
+bool AccelerateSource::is_beside_checkpoint() const {
+  if (part_.empty()) return false;
+  const bool is_model = part_.starts_with("model");
+  const std::string file = is_model ? fsdp_weights_file(part_) : part_ + ".bin";
+  const std::string parts = is_model ? fsdp_weights_folder(part_) : fsdp_optimizer_folder(part_);
+  std::error_code ignored;
+  return !verified_->has(file) &&
+         (fs::is_regular_file(folder_ / file, ignored) ||
+          fs::is_regular_file(folder_ / parts / launcher::kDistcpMetadataName, ignored));
 }
 
 // The same on every rank, so that they agree on where the run goes on.
@@ -288,8 +302,11 @@ LoadedParts AccelerateSource::weights(const std::string& stem, const PartsWanted
   std::vector<std::string> names;
   safetensors::TensorMap pickled;
   std::optional<launcher::DistcpMetadata> metadata;
-  std::string pickle = is_there(weights_file(stem)) ? weights_file(stem) : fsdp_weights_file(stem);
-  if (is_there(file)) {
+  const bool is_of_fsdp =
+      !part_.empty() && (is_there(fsdp_weights_file(stem)) || is_folder(fsdp_weights_folder(stem)));
+  std::string pickle =
+      !is_of_fsdp && is_there(weights_file(stem)) ? weights_file(stem) : fsdp_weights_file(stem);
+  if (!is_of_fsdp && is_there(file)) {
     pickle.clear();
     // What is wrong with it is said below.
     if (const auto reader = safetensors::Reader::open(folder_ / file))

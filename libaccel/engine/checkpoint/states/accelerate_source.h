@@ -38,8 +38,11 @@ class AccelerateSource final : public CheckpointSource {
  public:
   // `objects` are borrowed: optimizers name their parameters. Errors  kCheckpointIncomplete: a folder that neither has a manifest
   // nor is one of Accelerate's; kUnsupported: one of DeepSpeed, or with a file for each rank; those of FolderSource,
-  // read_accelerate_optimizer() and PythonFile.
-  AccelerateSource(std::filesystem::path folder, const CheckpointObjects& objects);
+  // read_accelerate_optimizer() and PythonFile. `part`: "model_1", "optimizer": only that is read, and its files of FSDP come before
+  // all others, also where they lie beside a checkpoint whose manifest does not list them.
+  AccelerateSource(std::filesystem::path folder,
+                   const CheckpointObjects& objects,
+                   std::string part = {});
 
   [[nodiscard]] const std::filesystem::path& name() const noexcept override { return folder_; }
   [[nodiscard]] const Manifest& manifest() const noexcept override { return manifest_; }
@@ -57,6 +60,8 @@ class AccelerateSource final : public CheckpointSource {
   // A file that is there, once it was compared with the manifest.
   [[nodiscard]] std::unique_ptr<PythonFile> open(const std::string& file);
   [[nodiscard]] LoadedParts weights(const std::string& stem, const PartsWanted& wanted);
+  // Whether the part's files of FSDP are there, and the manifest does not list them.
+  [[nodiscard]] bool is_beside_checkpoint() const;
   [[nodiscard]] bool strips_wrapper(const std::vector<std::string>& names) const;
   struct FoundOptimizer {
     SavedOptimizer saved;
@@ -71,6 +76,7 @@ class AccelerateSource final : public CheckpointSource {
 
   std::filesystem::path folder_;
   const CheckpointObjects& objects_;
+  std::string part_;                      // empty: all are read
   std::optional<FolderSource> verified_;  // with a manifest
   Manifest manifest_;
   std::vector<std::string> notices_;
