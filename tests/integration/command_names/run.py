@@ -63,7 +63,7 @@ class CommandNames(unittest.TestCase):
         if (BIN / "libaccel_cluster.so").exists():
             commands = re.findall(r"^  ([a-z]+) ", run(BIN / "accel", "--help").stdout.split("With an agent:")[1], re.M)
             self.assertIn("run", commands)
-            pages["accel.1"] = [["accel", name] for name in commands]
+            pages |= {f"accel-{name}.1": [["accel", name]] for name in commands}
         if (BIN / "accel-agent").exists():
             pages["accel-agent.8"] = [["accel-agent"], ["accel-agent", "init-tls"]]
         for page, programs in pages.items():
