@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import unittest
@@ -200,26 +201,29 @@ ENVIRONMENTS = {
 }
 
 
-def print_attributes(numbers):
-    """One after another: most of the time of a process goes into loading Accelerate."""
-    for variables in [ENVIRONMENTS[int(os.environ["WORLD_SIZE"])][int(number)] for number in numbers]:
-        with environment(variables), mock.patch.dict(os.environ, {"ACCELERATE_USE_CPU": "true"}), as_on_gpus():
+def print_attributes(ports):
+    """One after another, for most of the time of a process goes into loading Accelerate: each at a port of its own, where no rank
+    meets the store of the one before."""
+    for variables, port in zip(ENVIRONMENTS[int(os.environ["WORLD_SIZE"])], ports, strict=True):
+        with environment(variables), mock.patch.dict(os.environ, {"ACCELERATE_USE_CPU": "true", "MASTER_PORT": port}), as_on_gpus():
             print(json.dumps(own_attributes()), flush=True)
             AcceleratorState._reset_state(True)
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
 
 
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [str(each.getsockname()[1]) for each in sockets]
+
+
 class Accelerators(unittest.TestCase):
     def test_tell_the_same_of_every_layout(self):
         for ranks, environments in ENVIRONMENTS.items():
-            # Four processes of torch do not come back together for a second job on the same port.
-            runs = [[number] for number in range(len(environments))] if ranks == 4 else [range(len(environments))]
-            theirs = [[] for _ in range(ranks)]
-            for numbers in runs:
-                command = [PEER, os.path.abspath(__file__), "accelerator", *map(str, numbers)]
-                for lines, more in zip(theirs, run_ranks(command, ranks)):
-                    lines += more
+            theirs = run_ranks([PEER, os.path.abspath(__file__), "accelerator", *free_ports(len(environments))], ranks)
             for number, variables in enumerate(environments):
                 with environment(variables):
                     ours = run_ranks([TOOL, "accelerator"], ranks)

@@ -20,7 +20,7 @@ REFUSED = [
     (["--use_fsdp", "--fsdp_version", "2", "--use_parallelism_config", "--parallelism_config_dp_replicate_size", "2"],
      "dp_replicate_size 2", "set dp_shard_size above 1"),
     (["--use_fsdp", "--fsdp_version", "2", "--use_parallelism_config", "--parallelism_config_dp_shard_size", "3"],
-     "make 3 processes", "whose product is the number of processes"),
+     "hold 3 processes", "give --num_processes 3"),
     (["--mixed_precision", "fp8", "--fp8_backend", "ao"], "fp8", "bf16"),
     (["--use_deepspeed", "--zero_stage", "3", "--offload_param_device", "nvme", "--offload_param_nvme_path", "/tmp"],
      "offload_param_device", "leave it out"),
