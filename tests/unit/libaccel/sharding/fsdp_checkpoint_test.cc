@@ -128,6 +128,26 @@ TEST(FsdpCheckpoint, CopiesAndOtherNumbersOfRanksGoOnFromIt) {
   test::run_ranks(2, [&] { go_on({}); });
 }
 
+TEST(FsdpCheckpoint, ItsFilesComeBeforeOthersOfTheFolder) {
+  const test::ScratchFolder scratch;
+  const fs::path models = scratch.path() / "models";
+  const fs::path checkpoint = scratch.path() / "checkpoint";
+  test::run_ranks(2, [&] {
+    SmallRun run(fsdp_options());
+    run.accelerator.save_model(*run.model, models);
+    run.accelerator.save_state(checkpoint);
+    run.train(0, 2);
+    const at::Tensor saved = run.parameters().clone();
+    for (const fs::path& folder : {models, checkpoint})
+      save_fsdp_model(run.accelerator, *run.model, folder);
+    for (const fs::path& folder : {models, checkpoint}) {
+      run.train(2, 1);
+      load_fsdp_model(run.accelerator, *run.model, folder);
+      EXPECT_TRUE(run.parameters().equal(saved)) << folder;
+    }
+  });
+}
+
 TEST(FsdpCheckpoint, WhatWasNotPreparedIsRefused) {
   const test::ScratchFolder scratch;
   test::run_ranks(2, [&] {

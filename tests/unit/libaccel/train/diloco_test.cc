@@ -27,6 +27,7 @@
 #include <accel/diloco.h>
 #include <accel/error.h>
 #include <accel/fsdp.h>
+#include <accel/fsdp_checkpoint.h>
 #include <accel/operations.h>
 #include <accel/random.h>
 
@@ -53,6 +54,7 @@ struct NetImpl : torch::nn::Module {
     blocks = register_module("blocks", torch::nn::ModuleList());
     for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(12, 12));
     bias = register_parameter("bias", at::full({12}, 0.1));
+    register_buffer("nothing", at::Tensor());  // as the averages of a norm that keeps none
   }
   at::Tensor forward(const at::Tensor& batch) {
     at::Tensor values = norm(input(batch));
@@ -75,7 +77,8 @@ at::Tensor weights(const torch::nn::Module& net) {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& parameter : net.parameters())
     parts.push_back(parameter.detach().flatten());
-  for (const at::Tensor& buffer : net.buffers()) parts.push_back(buffer.flatten().to(at::kFloat));
+  for (const at::Tensor& buffer : net.buffers())
+    if (buffer.defined()) parts.push_back(buffer.flatten().to(at::kFloat));
   return at::cat(parts);
 }
 
@@ -446,6 +449,31 @@ TEST(DiLoCoRefusals, ModelsThatAreDividedAndASecondOne) {
   });
   EXPECT_THAT(error.message(), HasSubstr("trained by another DiLoCo"));
   PartialState::reset();
+}
+
+TEST(DiLoCoRefusals, JoinedRanksAndWeightsOfAFileWhileItLives) {
+  const test::ScratchFolder folder;
+  test::run_ranks(2, [&] {
+    LocalRun run({.sync_every = 2});
+    const auto& [model, optimizer] = run.prepared;
+    save_fsdp_model(run.accelerator, model, folder.path());
+    save_fsdp_optimizer(run.accelerator, optimizer, folder.path());
+    run.step();
+    const at::Tensor trained = weights(*run.net);
+    const auto refused = [&, &model = model](bool joins) {
+      return test::error_of([&] {
+               if (joins)
+                 (void)run.accelerator.join_uneven_inputs(model, {.even_batches = false});
+               else
+                 load_fsdp_model(run.accelerator, model, folder.path());
+             })
+          .message();
+    };
+    EXPECT_THAT(refused(true), HasSubstr("join_uneven_inputs() while DiLoCo lives"));
+    EXPECT_THAT(refused(false), HasSubstr("load_fsdp_model() while DiLoCo lives"));
+    load_fsdp_optimizer(run.accelerator, optimizer, folder.path());
+    EXPECT_TRUE(weights(*run.net).equal(trained));
+  });
 }
 
 }  // namespace
