@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import unittest
@@ -28,7 +27,7 @@ from accelerate.utils import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
-from train_peer import run_ranks
+from train_peer import free_port, run_ranks
 
 TOOL = os.path.join(BUILD, "tests/parallelism_peer")
 SIZES = ["dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size"]
@@ -212,18 +211,11 @@ def print_attributes(ports):
                 torch.distributed.destroy_process_group()
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [str(each.getsockname()[1]) for each in sockets]
-
-
 class Accelerators(unittest.TestCase):
     def test_tell_the_same_of_every_layout(self):
         for ranks, environments in ENVIRONMENTS.items():
-            theirs = run_ranks([PEER, os.path.abspath(__file__), "accelerator", *free_ports(len(environments))], ranks)
+            ports = [str(free_port()) for _ in environments]
+            theirs = run_ranks([PEER, os.path.abspath(__file__), "accelerator", *ports], ranks)
             for number, variables in enumerate(environments):
                 with environment(variables):
                     ours = run_ranks([TOOL, "accelerator"], ranks)

@@ -10,10 +10,12 @@ a command that is new in a page fails until it runs or stands there.
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import free_port  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ["ACCEL_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["ACCEL_BUILD_DIR"])
@@ -86,12 +88,6 @@ def make_root(root):
     (root / "train").chmod(0o755)
     (root / "train.py").write_text(TRAIN_PY)
     (root / "agent.yaml").write_text((SOURCE / "configs/agent.yaml").read_text())
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def run(command, root):

@@ -11,12 +11,14 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 import zipfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import free_port  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ["ACCEL_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["ACCEL_BUILD_DIR"])
@@ -156,11 +158,8 @@ class Packages(unittest.TestCase):
         (services / "getent").chmod(0o755)
         environment = plain_environment()
         environment["PATH"] = f"{services}:{environment['PATH']}"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         command = [programs / "accel-launch", "--cpu", "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "main-machine.invalid",
-                   "--main_process_port", str(port)]
+                   "--main_process_port", str(free_port())]
         machines = [subprocess.Popen([*command, "--machine_rank", str(rank), self.script], env=environment, cwd=self.folder,
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
         for machine in machines:
