@@ -82,7 +82,7 @@ for step in range(steps):
 accelerator.log({"note": "the end", "best": {"train": 0.25, "eval": 0.5}}, steps)
 board = accelerator.get_tracker("tensorboard")
 board.log_images({"images": torch.arange(2 * 3 * 4 * 5, dtype=torch.float).reshape(2, 3, 4, 5) / 120}, steps)
-board.tracker.add_histogram("weights", torch.tensor([(i - 20) * 0.37 for i in range(50)], dtype=torch.double), steps)
+board.tracker.add_histogram("weights", torch.tensor([(i - 20) * 0.375 for i in range(50)], dtype=torch.double), steps)
 accelerator.end_training()
 """
 
