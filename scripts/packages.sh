@@ -17,6 +17,7 @@ ACCEL_TEST_PACKAGES=(
   tmux procps util-linux iproute2
   dpkg-dev rpm file systemd etcd-server openssl prometheus
   slurmctld slurmd slurm-client munge openmpi-bin libopenmpi-dev gfortran pdsh zsh fish
+  chromium chromium-driver doxygen graphviz
 )
 
 # LibTorch is the wheel; a machine without GPU needs these three alone.
@@ -29,3 +30,6 @@ ACCEL_TORCH_WHEELS=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti
 ACCEL_PEER_WHEELS=(torch==2.11.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6 pyyaml==6.0.3
   transformers==5.24.0 timm==1.0.31 torchvision==0.26.0 diffusers==0.42.1
   tensorboard==2.21.0 wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 trackio==0.43.0)
+
+# What makes the documentation's site (.deps/pages), what opens pages in Chromium, and what checks manifests of Kubernetes.
+ACCEL_PAGES_WHEELS=(mkdocs-material==9.8.2 selenium==4.46.0 kubernetes-validate==1.37.0)

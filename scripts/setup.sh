@@ -2,7 +2,7 @@
 # Installs what is missing to build accel: Debian packages, and LibTorch into .deps/torch.
 #
 #   scripts/setup.sh            to build and run
-#   scripts/setup.sh --tests    also what the tests need, and the Python peers into .deps/peer
+#   scripts/setup.sh --tests    also what the tests need, the Python peers into .deps/peer, and the tools of the pages into .deps/pages
 #
 # Idempotent, and quick when nothing is missing. Without root it names the packages to install and stops.
 set -euo pipefail
@@ -62,4 +62,5 @@ else
 fi
 if [ $with_tests = yes ]; then
   install_wheels .deps/peer "" "${ACCEL_PEER_WHEELS[@]}"
+  install_wheels .deps/pages "" "${ACCEL_PAGES_WHEELS[@]}"
 fi
