@@ -236,11 +236,14 @@ class Packages(unittest.TestCase):
                                 f"{path.name} needs {name}, which the tarball lacks")
 
         environment = plain_environment() | {"ACCEL_TORCH_ROOT": str(TORCH)}
-        run("cmake", "-S", SOURCE / "tests/integration/packages/consumer", "-B", self.folder / "consumer", "-G", "Ninja",
+        run("cmake", "-S", SOURCE / "examples/standalone", "-B", self.folder / "standalone", "-G", "Ninja",
             f"-DCMAKE_PREFIX_PATH={root}", "-DCMAKE_CXX_FLAGS=-O0", env=environment)
-        run("cmake", "--build", self.folder / "consumer", env=environment)
-        out = run(root / "bin/accel-launch", "--cpu", "--num_processes", "2", self.folder / "consumer/consumer", env=plain_environment())
-        self.assertEqual(sorted(out.splitlines()), ["rank 0 of 2", "rank 1 of 2"])
+        run("cmake", "--build", self.folder / "standalone", env=environment)
+        out = run(root / "bin/accel-launch", "--cpu", "--num_processes", "2", self.folder / "standalone/train", env=plain_environment())
+        values = dict(re.findall(r"(processes|slope|offset) (\S+)", out))
+        self.assertEqual(values["processes"], "2")
+        self.assertAlmostEqual(float(values["slope"]), 2, delta=0.05)
+        self.assertAlmostEqual(float(values["offset"]), 1, delta=0.05)
 
         # Without find_package(accel) nobody has told libaccel where LibTorch is.
         python = TORCH.parents[3] / "bin/python"
