@@ -177,4 +177,4 @@ fi
 built=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 [ "$built" = "$version" ] || fail "$build was configured for version $built, the sources are $version: build it anew"
 for kind in "${kinds[@]}"; do "make_$kind"; done
-(cd "$dist" && sha256sum -- *.whl *.deb *.rpm *.tar.gz 2>/dev/null >SHA256SUMS || true)
+(cd "$dist" && sha256sum -- *[-_]"$version"[-_]*.{whl,deb,rpm,tar.gz} 2>/dev/null >SHA256SUMS || true)

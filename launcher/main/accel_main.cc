@@ -40,9 +40,11 @@ void print_help() {
   std::printf("\n`accel COMMAND --help` says more. docs/agent.md explains agents.\n");
 }
 
-bool is_agent_command(std::string_view word) {
-  return std::ranges::any_of(accel::launcher::agent_commands(),
-                             [&](const auto& command) { return command.name == word; });
+// nullptr: none has this name.
+const accel::launcher::AgentCommand* find_agent_command(std::string_view word) {
+  const auto commands = accel::launcher::agent_commands();
+  const auto found = std::ranges::find(commands, word, &accel::launcher::AgentCommand::name);
+  return found == commands.end() ? nullptr : &*found;
 }
 
 accel::Error unknown_command(const std::string& word) {
@@ -70,11 +72,16 @@ int run_command(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "" : arguments.front();
   if (arguments.empty() || first == "--help" || first == "-h" || first == "help") {
     print_help();
-    return arguments.empty() ? 1 : 0;  // as the peer's
+    return arguments.empty() ? 1 : 0;  // as Accelerate's
   }
   if (first == "--version" || first == "-V" || first == "version")
     return accel::launcher::cmd_launch({"--version"});
-  if (!is_agent_command(first)) return fail(unknown_command(first));
+  const auto* command = find_agent_command(first);
+  if (command == nullptr) return fail(unknown_command(first));
+  if (arguments.size() == 2 && (arguments[1] == "--help" || arguments[1] == "-h")) {
+    std::fputs(help_text(describe(*command)).c_str(), stdout);  // also where there is no library
+    return 0;
+  }
   const auto status = accel::launcher::run_cluster_command(arguments);
   return status ? *status : fail(status.error());
 }

@@ -33,6 +33,7 @@ HostAddresses ask_system(const std::string& host) {
 constexpr int kNameUnknown = 2;  // of getent
 
 HostAddresses ask_getent(const std::string& host) {
+  if (host.starts_with('-')) return ask_system(host);  // getent would take it for an option
   const auto answer = run_program({"getent", "ahosts", host}, own_environment());
   if (!answer || (answer->exit_code != 0 && answer->exit_code != kNameUnknown))
     return ask_system(host);

@@ -120,6 +120,7 @@ class Packages(unittest.TestCase):
             for name, version in glibc_versions(path):
                 self.assertLessEqual((name, version), ("GLIBC", OLDEST_GLIBC), f"{path.name} asks for {name} {version}")
         self.assertIn("Usage: accel config", run(environment / "bin/accel-config", "--help"))
+        self.assertIn("Usage: accel run", run(environment / "bin/accel", "run", "--help"))
         self.assertNotIn(str(SOURCE), run("strings", environment / "bin/accel-launch"))
         run(environment / "bin/pip", "uninstall", "--quiet", "--yes", "accel-launch")
         self.assertEqual(list((environment / "bin").glob("accel*")), [])
