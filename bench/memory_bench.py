@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""P-T3: bytes that two ranks hold for a transformer and AdamW, against the formulas of docs/sharding.md and PyTorch FSDP2.
+"""P-T3: bytes that two ranks hold for a transformer and AdamW, against the formulas of docs/guides/sharding.md and PyTorch FSDP2.
 
 Bytes are PSS: what ranks share counts once a node. Held is what is there after a step, gradients included, less what was
 there before prepare() but for the parameters; pages of program files, which a first step reads in as it runs their code, are

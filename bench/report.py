@@ -1,4 +1,4 @@
-"""Turns the JSON lines of bench/run into docs/benchmarks.md: report.py LINES [OLD]. The rows of other benchmarks, and those of
+"""Turns the JSON lines of bench/run into docs/reference/benchmarks.md: report.py LINES [OLD]. The rows of other benchmarks, and those of
 other machines and conditions, are taken from OLD.
 
 BENCH_CONDITION says what else the machine did; then rows also have the least and the most of their rounds."""

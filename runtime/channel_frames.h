@@ -16,7 +16,7 @@
 // `str` is a u32 length and the bytes. Nothing may follow the last field.
 //
 // Threads:  pure.
-// Source:   docs/worker_channel.md; tests/unit/runtime/channel_frames_test.cc;
+// Source:   docs/internals/worker_channel.md; tests/unit/runtime/channel_frames_test.cc;
 //           tests/fuzz/fuzz_frames.cc.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The table of all variables that workers are started with or read. docs/env_contract.md is made of it.
+// The table of all variables that workers are started with or read. docs/reference/env_contract.md is made of it.
 
 #include "accel/env_contract.h"
 
@@ -171,12 +171,12 @@ constexpr EnvVariable kVariables[] = {
      "accel-launch, the user",
      "libaccel, accelerate",
      "`true`, or not set",
-     "Divide models over the ranks as the FSDP_* say: `docs/sharding.md`."},
+     "Divide models over the ranks as the FSDP_* say: `docs/guides/sharding.md`."},
     {"ACCELERATE_USE_DEEPSPEED",
      "accel-launch, the user",
      "libaccel, accelerate",
      "`true`, or not set",
-     "Divide models over the ranks by the stages of ZeRO: `docs/sharding.md`."},
+     "Divide models over the ranks by the stages of ZeRO: `docs/guides/sharding.md`."},
     {"ACCELERATE_DEEPSPEED_ZERO_STAGE",
      "accel-launch, the user",
      "libaccel, accelerate",
@@ -262,7 +262,7 @@ constexpr EnvVariable kVariables[] = {
      "libaccel",
      "`1`, or not set",
      "Measure where the time of steps goes; the report of accel-launch tells it of each rank: "
-     "`docs/profiling.md`."},
+     "`docs/guides/profiling.md`."},
     {"ACCEL_FSDP_MAX_LIVE_BYTES",
      "accel-launch with `--fsdp_max_live_bytes`, the user",
      "libaccel",

@@ -103,7 +103,7 @@ constexpr ErrorInfo kTable[] = {
     {kAgentUnreachable, "agent.unreachable", 69, "No accel-agent answers at the address.",
      "start accel-agent, or name the folder of its sockets with --agent or ACCEL_AGENT"},
     {kAgentRefused, "agent.refused", 77, "The agent does not let this caller do that.",
-     "ask the administrator of the agent; docs/security.md lists who may do what"},
+     "ask the administrator of the agent; docs/admin/security.md lists who may do what"},
     {kAgentRunning, "agent.running", 71, "Another accel-agent uses the same state folder.",
      "stop the other agent, or give this one a folder of its own with --state-dir"},
     {kJobUnknown, "job.unknown", 66, "There is no such job, or it belongs to somebody else.",
@@ -119,7 +119,7 @@ constexpr ErrorInfo kTable[] = {
     {kClusterMissing, "cluster.missing", 71, "libaccel_cluster.so was not found or does not fit this program.",
      "install it beside the program or in ../lib, from the same build; in a build folder: cmake --build build"},
     {kUnsupported, "unsupported", 1, "This build or this machine cannot do what was asked.",
-     "see docs/parity.md for what is supported"},
+     "see docs/reference/parity.md for what is supported"},
     {kShimState, "shim.state", 71, "The folder or state file of an accel-shim cannot be used.",
      "give a folder of mode 0700 that the job's user owns; remove a state file that is damaged"},
     {kShimRefused, "shim.refused", 77, "An accel-shim refused its new owner.",
@@ -218,7 +218,7 @@ std::string Error::render(std::string_view program) const {
   for (const auto& [label, text] : details_) append_row(out, label, text);
   for (const std::string& step : context_) append_row(out, "while", step);
   append_row(out, "try", remedy_);
-  append_row(out, "more", "docs/errors.md#" + doc_anchor(info.id));
+  append_row(out, "more", "docs/reference/errors.md#" + doc_anchor(info.id));
   return printable(out);  // words of a command line or a file may be in it
 }
 

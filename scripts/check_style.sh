@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The rules of docs/design.md that a machine can check: format, names of files, ASCII, sizes (printed only).
+# The rules of docs/internals/design.md that a machine can check: format, names of files, ASCII, sizes (printed only).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

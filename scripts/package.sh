@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes what users install without compiling, in dist/ (docs/install.md).
+# Makes what users install without compiling, in dist/ (docs/admin/install.md).
 #
 #   scripts/package.sh                     all: wheel deb rpm tarball
 #   scripts/package.sh wheel tarball       these
@@ -159,7 +159,7 @@ make_tarball() {
   mkdir -p "$prefix/share/doc/accel"
   cp -r "$work/tarball.licenses" "$prefix/share/doc/accel/licenses"
   cp "$work/tarball.cdx.json" "$prefix/share/doc/accel/accel.cdx.json"
-  cp docs/install.md "$prefix/share/doc/accel"
+  cp docs/admin/install.md "$prefix/share/doc/accel"
   chmod -R u=rwX,go=rX "$prefix"
   tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf - "$name" |
     gzip -n6 >"$work/$name.tar.gz"

@@ -9,7 +9,7 @@
 #   --seed      which slices (default: from the commit's hash)
 #   --stage     run only this stage (repeatable): setup build style alone unit peer fault asan tsan fuzz
 #
-# docs/testing.md says what each stage holds. The minutes of a stage are those of an ordinary machine, and count more on a slower
+# docs/internals/testing.md says what each stage holds. The minutes of a stage are those of an ordinary machine, and count more on a slower
 # one: how much slower is measured once, by compiling LibTorch's headers. A stage may use the minutes that earlier
 # stages left; exceeding both fails the run. The sanitizers and the fuzzers come last and take turns in the time that is left; the
 # report says what a run left out.

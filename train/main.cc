@@ -1,4 +1,4 @@
-// accel-trainer: trains a model that `accel export` wrote, without Python; `accel train` launches it. See docs/accel-train.md.
+// accel-trainer: trains a model that `accel export` wrote, without Python; `accel train` launches it. See docs/guides/accel-train.md.
 
 #include <cstdio>
 #include <exception>

@@ -49,7 +49,7 @@ ModelCall::ModelCall(const std::vector<std::string>& inputs, bool is_causal)
                       ", and accel train has nothing to put there: inputs are " +
                       joined(inputs, ", "),
                   "export it with the samples and `labels` alone, or write a program of your own "
-                  "(docs/exported-models.md)");
+                  "(docs/guides/exported-models.md)");
     }
   }
 }

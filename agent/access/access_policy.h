@@ -12,7 +12,7 @@
 // An agent that does not run as root serves its own uid alone.
 //
 // Threads:  pure functions.
-// Source:   docs/security.md.
+// Source:   docs/admin/security.md.
 #pragma once
 
 #include <functional>

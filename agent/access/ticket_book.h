@@ -5,7 +5,7 @@
 // metadata of its calls. A ticket is good for new calls for 30 s and only while the connection it was given on is open.
 //
 // Threads:  one thread.
-// Source:   docs/security.md.
+// Source:   docs/admin/security.md.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // ClientChannel: what every connection of accel to an agent or a coordinator has in common.
 //
 // Threads:  a pure function.
-// Source:   docs/security.md names the limits.
+// Source:   docs/admin/security.md names the limits.
 #pragma once
 
 #include <chrono>

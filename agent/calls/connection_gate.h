@@ -13,7 +13,7 @@
 // Threads:  open(), start() and the destructor from one thread. A thread of its own (accel-gate) accepts; `on_refused`
 //           is called there.
 // Cost:     two descriptors a connection.
-// Source:   docs/design.md (rejected ways), tests/integration/floods.
+// Source:   docs/internals/design.md (rejected ways), tests/integration/floods.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // GrpcServer: the agent's gRPC endpoints, with the limits that every listener has.
 //
 // Threads:  start() and shutdown() from any one thread; shutdown() blocks until the calls in flight have ended.
-// Source:   docs/security.md names the limits.
+// Source:   docs/admin/security.md names the limits.
 #pragma once
 
 #include <functional>

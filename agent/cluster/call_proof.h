@@ -12,7 +12,7 @@
 // Both are on one machine (`insecure` is loopback alone), so they have one monotonic clock.
 //
 // Threads:  pure functions; CallNonces from any thread.
-// Source:   docs/security.md, "Users of jobs over several nodes".
+// Source:   docs/admin/security.md, "Users of jobs over several nodes".
 #pragma once
 
 #include <chrono>

@@ -5,7 +5,7 @@
 // that does not.
 //
 // Threads:  everything on the loop; answers come there too.
-// Source:   proto/accel/v1/cluster.proto, docs/security.md.
+// Source:   proto/accel/v1/cluster.proto, docs/admin/security.md.
 #pragma once
 
 #include <chrono>

@@ -17,7 +17,7 @@
 namespace accel::agent {
 namespace {
 
-// Suspicion and loss are multiples of the beat (docs/rendezvous.md).
+// Suspicion and loss are multiples of the beat (docs/internals/rendezvous.md).
 CoordinatorConfig coordinator_of(const AgentConfig& config) {
   CoordinatorConfig made;
   made.beat_every = config.beat_every;

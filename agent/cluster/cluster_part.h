@@ -6,7 +6,7 @@
 // this node keeps it from its ticks and from the beats of other nodes. What it has to say is posted.
 //
 // Threads:  everything on the loop, but where it says otherwise.
-// Source:   docs/agent.md.
+// Source:   docs/admin/agent.md.
 #pragma once
 
 #include <functional>

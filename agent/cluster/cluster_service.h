@@ -5,7 +5,7 @@
 //
 // Threads:  what is about this node's parts on the agent's loop, what is about the coordinator on the coordinator's; the RPC
 //           methods post there.
-// Source:   proto/accel/v1/cluster.proto, docs/security.md.
+// Source:   proto/accel/v1/cluster.proto, docs/admin/security.md.
 #pragma once
 
 #include <functional>

@@ -7,7 +7,7 @@
 //                        '--error--> pause of 1 s --> asked again
 //
 // Threads:  everything on the loop.
-// Source:   docs/rendezvous.md, "Who follows a job".
+// Source:   docs/internals/rendezvous.md, "Who follows a job".
 #pragma once
 
 #include <functional>

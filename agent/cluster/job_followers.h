@@ -8,7 +8,7 @@
 // each message. While nobody waits, nothing is looked at.
 //
 // Threads:  everything on the coordinator's loop.
-// Source:   docs/rendezvous.md, "Who follows a job".
+// Source:   docs/internals/rendezvous.md, "Who follows a job".
 #pragma once
 
 #include <chrono>

@@ -14,7 +14,7 @@
 //   /accel-launch/<run id>/main        who is machine 0, or hosts (launcher/cluster/meeting/etcd_key.h), with its lease
 //
 // Threads:  any, several at once; calls block.
-// Source:   proto/etcd/rpc.proto; docs/rendezvous.md, "Who leads".
+// Source:   proto/etcd/rpc.proto; docs/internals/rendezvous.md, "Who leads".
 #pragma once
 
 #include <atomic>

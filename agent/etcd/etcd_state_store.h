@@ -8,7 +8,7 @@
 // whether a record was kept; who leads next finds out by reading.
 //
 // Threads:  one thread at a time; calls block, a write at most until the end of the term and one more round of calls.
-// Cost:     one transaction for each write. etcd refuses records above 1.5 MiB (docs/rendezvous.md).
+// Cost:     one transaction for each write. etcd refuses records above 1.5 MiB (docs/internals/rendezvous.md).
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 //   start     it is there: drained, whatever stands in it; damaged is said
 //
 // Threads:  plain functions on one small file; they wait for its disk.
-// Source:   docs/agent.md.
+// Source:   docs/admin/agent.md.
 #pragma once
 
 #include <optional>

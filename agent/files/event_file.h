@@ -9,7 +9,7 @@
 // At kMostBytes the file becomes <path>.1, which replaces the one before: two files at most.
 //
 // Threads:  add() from one thread, never waits for the disk; a thread of its own (accel-events) writes.
-// Source:   docs/metrics.md, "Events".
+// Source:   docs/reference/metrics.md, "Events".
 #pragma once
 
 #include <condition_variable>

@@ -6,7 +6,7 @@
 //   job, job_uuid, generation           what it is about; rank, local_rank, pid, step where it is about a worker
 //
 // Threads:  plain values; the time comes from outside.
-// Source:   docs/metrics.md, "Events"; docs/agent.md, `accel watch`.
+// Source:   docs/reference/metrics.md, "Events"; docs/admin/agent.md, `accel watch`.
 #pragma once
 
 #include <chrono>

@@ -7,7 +7,7 @@
 //
 // Threads:  run() is the supervisor's thread and owns all state; gRPC's threads only post to it, one thread reads the
 //           output of jobs for clients.
-// Source:   docs/agent.md.
+// Source:   docs/admin/agent.md.
 #pragma once
 
 #include <functional>

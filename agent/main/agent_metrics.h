@@ -2,7 +2,7 @@
 //
 // Threads:  on the loop, but for add_host(); reads /proc of this process, nothing else.
 // Cost:     O(jobs + workers + nodes).
-// Source:   docs/metrics.md.
+// Source:   docs/reference/metrics.md.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 // asked anew. Otherwise `on_missing` is told once what is missing, and nothing more is asked until it has come.
 //
 // Threads:  constructed and destroyed on the loop's thread; `sign` and `on_missing` are called on the watch's own.
-// Source:   docs/deploy.md.
+// Source:   docs/admin/deploy.md.
 #pragma once
 
 #include <atomic>

@@ -5,7 +5,7 @@
 //
 // Threads:  plain values.
 // Cost:     O(log n) for each sample; the same labels again replace the value.
-// Source:   prometheus.io, "Exposition formats" (text, 0.0.4); docs/metrics.md is compared with the table by a test.
+// Source:   prometheus.io, "Exposition formats" (text, 0.0.4); docs/reference/metrics.md is compared with the table by a test.
 #pragma once
 
 #include <array>

@@ -15,7 +15,7 @@
 // is asked who it is: complete_agent_config() allows addresses beyond loopback only where that was said.
 //
 // Threads:  everything on the loop; nothing blocks it.
-// Source:   docs/metrics.md.
+// Source:   docs/reference/metrics.md.
 #pragma once
 
 #include <chrono>

@@ -11,7 +11,7 @@
 // became of it: a part that its Hello does not name is lost to its job.
 //
 // Threads:  everything on the loop; starting a shim waits for its exec. ShimAdopter's, while shims are taken over.
-// Source:   docs/rendezvous.md, docs/agent.md.
+// Source:   docs/internals/rendezvous.md, docs/admin/agent.md.
 #pragma once
 
 #include <chrono>

@@ -3,7 +3,7 @@
 // What comes from the shim goes into the member's session; what that wants done goes back to the shim.
 //
 // Threads:  everything on the loop.
-// Source:   docs/rendezvous.md.
+// Source:   docs/internals/rendezvous.md.
 #pragma once
 
 #include <functional>

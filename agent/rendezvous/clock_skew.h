@@ -7,7 +7,7 @@
 // smallest such delay of the last beats is the best guess.
 //
 // Threads:  a plain value.
-// Source:   fault 44 of docs/faults.md.
+// Source:   fault 44 of docs/reference/faults.md.
 #pragma once
 
 #include <chrono>

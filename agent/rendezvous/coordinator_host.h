@@ -13,7 +13,7 @@
 // and those tell nothing of who leads, but from a node with a certificate.
 //
 // Threads:  everything on the loop but the RPC methods, which post to it.
-// Source:   docs/rendezvous.md, docs/security.md.
+// Source:   docs/internals/rendezvous.md, docs/admin/security.md.
 #pragma once
 
 #include <chrono>

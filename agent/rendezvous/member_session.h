@@ -5,7 +5,7 @@
 // nothing is taken from a coordinator that has not proved it on this connection.
 //
 // Threads:  everything on the loop.
-// Source:   docs/rendezvous.md.
+// Source:   docs/internals/rendezvous.md.
 #pragma once
 
 #include <functional>

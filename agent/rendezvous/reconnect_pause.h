@@ -11,7 +11,7 @@
 // broke counts as lost.
 //
 // Threads:  a pure function.
-// Source:   fault 54 of docs/faults.md.
+// Source:   fault 54 of docs/reference/faults.md.
 #pragma once
 
 #include <chrono>

@@ -9,7 +9,7 @@
 // the loop; each try of a job stands in line anew.
 //
 // Threads:  the one that runs the io_context, and up to kThreads that block in adopt_shim().
-// Source:   docs/agent.md "Restarts and upgrades".
+// Source:   docs/admin/agent.md "Restarts and upgrades".
 #pragma once
 
 #include <atomic>

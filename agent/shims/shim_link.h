@@ -1,7 +1,7 @@
 // ShimLink: one shim, as its agent hears it.
 //
 // The shim runs as its user, who may stop, trace or replace it: an untrusted peer with budgets of rate, bytes and time. What
-// it says concerns its own job alone (docs/security.md, "The trust boundary").
+// it says concerns its own job alone (docs/admin/security.md, "The trust boundary").
 //
 //   closed --open()--> open --on_event: JobOutcome, or on_lost; then close()--> closed
 //                        '--must_act_within() is over: its shim is killed, on_lost follows

@@ -4,7 +4,7 @@
 // certificate is a moment of the calendar, so this is the one place that compares with the wall clock.
 //
 // Threads:  plain values; read_certificates() reads files.
-// Source:   docs/security.md, fault 62.
+// Source:   docs/admin/security.md, fault 62.
 #pragma once
 
 #include <chrono>

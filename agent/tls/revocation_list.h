@@ -7,7 +7,7 @@
 //
 // Threads:  any; one lock inside. look_again() reads a file.
 // Cost:     contains() parses one certificate and looks one number up.
-// Source:   docs/security.md "Certificates that are taken back"; RFC 5280, section 5.
+// Source:   docs/admin/security.md "Certificates that are taken back"; RFC 5280, section 5.
 #pragma once
 
 #include <chrono>

@@ -5,7 +5,7 @@
 //
 // Threads:  one at a time for one output.
 // Cost:     4 MiB of memory; each byte is read, hashed and written once.
-// Source:   docs/checkpoint_format.md.
+// Source:   docs/reference/checkpoint_format.md.
 #pragma once
 
 #include <filesystem>

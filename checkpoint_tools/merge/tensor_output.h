@@ -2,7 +2,7 @@
 //
 // Threads:  one at a time.
 // Cost:     a file of torch.save() is read once more at the end, for its checksums, in pieces of 4 MiB.
-// Source:   docs/checkpoint_format.md, "safetensors"; torch_archive.h; pending_file.h.
+// Source:   docs/reference/checkpoint_format.md, "safetensors"; torch_archive.h; pending_file.h.
 #pragma once
 
 #include <cstddef>

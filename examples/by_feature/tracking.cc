@@ -3,7 +3,7 @@
 //   accel-launch --num_processes 2 build/examples/by_feature/tracking -- runs
 //   tensorboard --logdir runs
 //
-// Name "wandb", "mlflow" or another SDK of Python beside them: docs/tracking.md.
+// Name "wandb", "mlflow" or another SDK of Python beside them: docs/guides/tracking.md.
 
 #include <cstdint>
 #include <cstdio>

@@ -25,12 +25,13 @@ std::vector<std::filesystem::path> candidates() {
 // Errors  kClusterMissing.
 Result<void*> find_symbol(const char* name) {
   if (is_static_program()) {
-    return Error(ErrorCode::kClusterMissing,
-                 "this accel was installed without its part for agents, elastic jobs (--nnodes "
-                 "MIN:MAX) and etcd",
-                 "install the Debian package or build accel (docs/install.md); a job of a fixed "
-                 "number of nodes needs only "
-                 "--num_machines, --machine_rank, --main_process_ip and --main_process_port");
+    return Error(
+        ErrorCode::kClusterMissing,
+        "this accel was installed without its part for agents, elastic jobs (--nnodes "
+        "MIN:MAX) and etcd",
+        "install the Debian package or build accel (docs/admin/install.md); a job of a fixed "
+        "number of nodes needs only "
+        "--num_machines, --machine_rank, --main_process_ip and --main_process_port");
   }
   std::string tried;
   for (const auto& path : candidates()) {

@@ -186,10 +186,10 @@ std::string flags_page() {
 }  // namespace
 
 std::vector<Document> generated_documents(std::string_view agent_file) {
-  std::vector<Document> documents = {{"errors.md", errors_page()},
-                                     {"env_contract.md", environment_page()},
-                                     {"config.md", config_page()},
-                                     {"flags.md", flags_page()},
+  std::vector<Document> documents = {{"reference/errors.md", errors_page()},
+                                     {"reference/env_contract.md", environment_page()},
+                                     {"reference/config.md", config_page()},
+                                     {"reference/flags.md", flags_page()},
                                      {"man/accel-launch.1", launch_manual()},
                                      {"man/accel-torchrun.1", torchrun_manual()},
                                      {"man/agent.yaml.5", agent_file_manual(agent_file)},

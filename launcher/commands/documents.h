@@ -13,11 +13,11 @@
 namespace accel::launcher {
 
 struct Document {
-  std::string name;  // "errors.md", below docs/
+  std::string name;  // "reference/errors.md", below docs/
   std::string text;
 };
 
-// errors.md, env_contract.md, config.md, flags.md, the man pages of all commands and of agent.yaml, and the completions.
+// reference/errors.md, env_contract.md, config.md and flags.md, the man pages of all commands and of agent.yaml, and the completions.
 // `agent_file` is the text of configs/agent.yaml.
 [[nodiscard]] std::vector<Document> generated_documents(std::string_view agent_file);
 

@@ -56,7 +56,7 @@ constexpr const char* kExitStatus =
     "That of the first worker that failed, or 128 + the number of its signal; 130 after "
     "Ctrl\\-C,\n"
     "143 after SIGTERM, 85 when every rank saved after a preemption notice. Errors of the\n"
-    "launcher itself: docs/errors.md.\n";
+    "launcher itself: docs/reference/errors.md.\n";
 
 }  // namespace
 
@@ -130,7 +130,8 @@ std::string manual_of(const std::string& name,
       out += "\n" + troff(option.help) + "\n";
     }
   }
-  return out + ".SH EXIT STATUS\n0, or that of the error; see docs/errors.md.\n.SH SEE ALSO\n" +
+  return out +
+         ".SH EXIT STATUS\n0, or that of the error; see docs/reference/errors.md.\n.SH SEE ALSO\n" +
          ".BR accel (1),\n" + std::string(see_also);
 }
 

@@ -22,7 +22,8 @@ constexpr ConfigKey kKeys[] = {
      "LOCAL_MACHINE,AMAZON_SAGEMAKER",
      "LOCAL_MACHINE",
      kUsed,
-     "Where the job runs; a file for AMAZON_SAGEMAKER has keys of its own (docs/clusters.md)."},
+     "Where the job runs; a file for AMAZON_SAGEMAKER has keys of its own "
+     "(docs/guides/clusters.md)."},
     {"debug", kBool, "", "false", kUsed, "As --debug."},
     {"deepspeed_config",
      kMap,

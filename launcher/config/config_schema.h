@@ -1,4 +1,4 @@
-// ConfigSchema: every key a configuration file may have, once. The reader and docs/config.md use
+// ConfigSchema: every key a configuration file may have, once. The reader and docs/reference/config.md use
 // it.
 //
 // Threads:  constant data.

@@ -1,4 +1,4 @@
-// FlagTable: every flag of accel-launch, once. The parser, --help and docs/flags.md read it.
+// FlagTable: every flag of accel-launch, once. The parser, --help and docs/reference/flags.md read it.
 //
 // Names are written with underscores and stand for both spellings (`--num_processes`,
 // `--num-processes`), as with `accelerate launch`.

@@ -37,7 +37,7 @@ void print_help() {
   std::printf("\nWith an agent:\n\n");
   for (const auto& command : accel::launcher::agent_commands())
     print(command.name, command.summary);
-  std::printf("\n`accel COMMAND --help` says more. docs/agent.md explains agents.\n");
+  std::printf("\n`accel COMMAND --help` says more. docs/admin/agent.md explains agents.\n");
 }
 
 // nullptr: none has this name.

@@ -192,7 +192,7 @@ void LoadedModel::set_training(bool on) {
                 printable(source()) +
                     " was exported in evaluation mode: its dropout and batch norm "
                     "cannot be switched on",
-                "export model.train(), or both graphs: docs/exported-models.md");
+                "export model.train(), or both graphs: docs/guides/exported-models.md");
   program.set_training(on);
 }
 

@@ -6,7 +6,7 @@
 // far as one of the sizes shows it.
 //
 // Threads:  pure functions.
-// Source:   docs/exporting-models.md.
+// Source:   docs/guides/exporting-models.md.
 #pragma once
 
 #include <cstdint>

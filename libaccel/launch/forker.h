@@ -9,7 +9,7 @@
 // and the shim has ended the job, which it does when its socket to the program is closed.
 //
 // Threads:  start() only in a program of one thread; launch() from one thread at a time.
-// Source:   docs/launchers.md; tests/unit/launch/, tests/integration/inproc/.
+// Source:   docs/guides/launchers.md; tests/unit/launch/, tests/integration/inproc/.
 #pragma once
 
 #include <functional>

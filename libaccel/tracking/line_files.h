@@ -1,6 +1,6 @@
 // LineFiles: the entries of a run as lines of JSON, and as rows of CSV.
 //
-// Source:   RFC 8259, RFC 4180. docs/tracking.md shows both.
+// Source:   RFC 8259, RFC 4180. docs/guides/tracking.md shows both.
 #pragma once
 
 #include <filesystem>

@@ -5,7 +5,7 @@
 // the sizes it says; everything else is an incomplete one.
 //
 // Threads:  pure functions, but for read_manifest() and check_sizes().
-// Source:   docs/checkpoint_format.md.
+// Source:   docs/reference/checkpoint_format.md.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ Classifier: Operating System :: POSIX :: Linux
 Description-Content-Type: text/plain
 
 accel-launch takes the flags and files of `accelerate launch`, accel-torchrun those of torchrun. A rank that fails ends the job with one
-report that names it. Linux 5.7 or later. docs/install.md of the sources says what this package holds and what it does not.
+report that names it. Linux 5.7 or later. docs/admin/install.md of the sources says what this package holds and what it does not.
 """
 
 

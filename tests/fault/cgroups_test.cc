@@ -1,4 +1,4 @@
-// Jobs in cgroups of version 2 (faults 4, 10, 12 and 27 of docs/faults.md). Where the machine has no such
+// Jobs in cgroups of version 2 (faults 4, 10, 12 and 27 of docs/reference/faults.md). Where the machine has no such
 // hierarchy, root mounts one for this test in a mount namespace of its own.
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// A wall clock that jumps by days (faults 43 and 44 of docs/faults.md): only monotonic time decides anything.
+// A wall clock that jumps by days (faults 43 and 44 of docs/reference/faults.md): only monotonic time decides anything.
 
 #include <ctime>
 #include <fstream>

@@ -1,5 +1,5 @@
 // What a worker writes into its error file reaches the report without a log folder, and the folder it
-// lies in is private and goes with the job, whoever is killed (faults 1 and 27 of docs/faults.md).
+// lies in is private and goes with the job, whoever is killed (faults 1 and 27 of docs/reference/faults.md).
 
 #include <csignal>
 #include <filesystem>

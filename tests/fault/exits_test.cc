@@ -1,4 +1,4 @@
-// How workers end and what is said about it (faults 1, 2, 3, 5 and 13 of docs/faults.md).
+// How workers end and what is said about it (faults 1, 2, 3, 5 and 13 of docs/reference/faults.md).
 
 #include <cerrno>
 #include <csignal>

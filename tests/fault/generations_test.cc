@@ -1,5 +1,5 @@
 // Generations that the owner drives, over one shim and over two (faults 42 and 56 of
-// docs/faults.md: what one node must do so that no generation runs that nobody wants).
+// docs/reference/faults.md: what one node must do so that no generation runs that nobody wants).
 
 #include <csignal>
 

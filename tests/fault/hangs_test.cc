@@ -1,4 +1,4 @@
-// Workers that make no progress (faults 6 and 7 of docs/faults.md), with real processes; the decisions
+// Workers that make no progress (faults 6 and 7 of docs/reference/faults.md), with real processes; the decisions
 // themselves are in hang_clock_test.
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// Owners that go and come back (faults 27, 30, 31, 55, 61 of docs/faults.md).
+// Owners that go and come back (faults 27, 30, 31, 55, 61 of docs/reference/faults.md).
 
 #include <csignal>
 #include <fstream>

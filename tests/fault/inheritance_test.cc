@@ -1,4 +1,4 @@
-// What a worker inherits, and what it then makes of it (faults 15, 19, 20 and 72 of docs/faults.md).
+// What a worker inherits, and what it then makes of it (faults 15, 19, 20 and 72 of docs/reference/faults.md).
 
 #include <csignal>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Hard fencing when the owner cannot keep its promise (fault 38 of docs/faults.md): the shim kills at
+// Hard fencing when the owner cannot keep its promise (fault 38 of docs/reference/faults.md): the shim kills at
 // the end of the lease, whether the owner is stopped, dead, or alive and silent.
 
 #include "runtime/supervisor/protocol/lease.h"

@@ -1,4 +1,4 @@
-// No process is left, whoever is killed (faults 2, 10 and 27 of docs/faults.md).
+// No process is left, whoever is killed (faults 2, 10 and 27 of docs/reference/faults.md).
 //
 // Every worker ignores all signals and has a child, a child in a session of its own, a grandchild
 // whose parent has ended, and one that also dropped its environment.

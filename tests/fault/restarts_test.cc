@@ -1,4 +1,4 @@
-// Restarts (faults 14 and 16 of docs/faults.md), and many workers at once.
+// Restarts (faults 14 and 16 of docs/reference/faults.md), and many workers at once.
 
 #include <csignal>
 #include <filesystem>

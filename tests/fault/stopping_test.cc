@@ -1,4 +1,4 @@
-// How a job is stopped from outside (faults 7, 9, 69 and 70 of docs/faults.md).
+// How a job is stopped from outside (faults 7, 9, 69 and 70 of docs/reference/faults.md).
 
 #include <algorithm>
 #include <csignal>

@@ -3,7 +3,7 @@
 
 Every case starts a script that writes its environment down: once under `accelerate launch` (and torchrun, for
 several processes: the peer's own --cpu starts one process whatever --num_processes says), once under accel-launch
-with the same flags. What differs must be in the table "Environment" of docs/parity.md, and what that table says
+with the same flags. What differs must be in the table "Environment" of docs/reference/parity.md, and what that table says
 must really differ. With --strict_compat nothing at all may differ, OMP_NUM_THREADS neither.
 """
 import json
@@ -95,14 +95,14 @@ def peer_dumps(flags, processes, script, scratch, home, name):
 
 
 def listed_differences():
-    """(variable, case) pairs of docs/parity.md; a case of `all` stands for every case."""
-    text = (SOURCE / "docs/parity.md").read_text()
+    """(variable, case) pairs of docs/reference/parity.md; a case of `all` stands for every case."""
+    text = (SOURCE / "docs/reference/parity.md").read_text()
     section = re.search(r"^## Environment\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     for line in section.group(1).splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) == 5 and cells[0].startswith("`"):
             for case in ALL if cells[1] == "all" else cells[1].split(", "):
-                assert case in ALL, f"docs/parity.md: no case {case}: {line}"
+                assert case in ALL, f"docs/reference/parity.md: no case {case}: {line}"
                 for variable in cells[0].split(", "):
                     yield variable.strip("`"), case
 
@@ -156,8 +156,8 @@ def main():
                     seen.add((variable, case))
                     if (variable, case) not in listed:
                         faults.append(f"{case}, rank {rank}: {variable} is {left!r} under the peer, {right!r} under "
-                                      "accel-launch, and docs/parity.md does not say so")
-    faults += [f"docs/parity.md says that {variable} differs in case {case}, but it does not"
+                                      "accel-launch, and docs/reference/parity.md does not say so")
+    faults += [f"docs/reference/parity.md says that {variable} differs in case {case}, but it does not"
                for variable, case in sorted(listed - seen)]
     print("\n".join(faults) if faults else f"{len(ALL)} cases, {len(seen)} reviewed differences, no other")
     return 1 if faults else 0

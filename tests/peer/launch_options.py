@@ -4,7 +4,7 @@
 Flags and configuration files are drawn at random from the peer's own parser. The peer's side is computed in this
 process, by the functions that `accelerate launch` calls; accel-launch really starts a program that writes down its
 environment. ACCEL_TEST_SEED draws other ones. What accel-launch does better on purpose is not drawn: it is in the unit
-tests, and in docs/parity.md.
+tests, and in docs/reference/parity.md.
 """
 import os
 import pathlib
@@ -176,7 +176,7 @@ class LaunchOptions(unittest.TestCase):
     def compare(self, flags):
         flags = [str(self.json) if flag == "JSON" else flag for flag in flags]
         ours, peer = self.ours(flags), self.peer(flags)
-        if "ACCELERATE_USE_CPU" not in peer:  # "Environment" of docs/parity.md: several workers, and no device
+        if "ACCELERATE_USE_CPU" not in peer:  # "Environment" of docs/reference/parity.md: several workers, and no device
             self.assertEqual(ours.pop("ACCELERATE_USE_CPU", "True"), "True")
         self.assertEqual(ours, peer)
 

@@ -37,7 +37,7 @@ if [ "$1" = --version ]; then echo "{version}"; exit; fi
 printf '%s\\0' mpirun "$@" > "{folder}/words"
 env -0 > "{folder}/variables"
 """
-# OMP_NUM_THREADS: the cores that are granted, see docs/parity.md.
+# OMP_NUM_THREADS: the cores that are granted, see docs/reference/parity.md.
 NAMES = ("ACCELERATE_", "MASTER_")
 
 

@@ -228,7 +228,7 @@ class Accelerators(unittest.TestCase):
         if "refused" in theirs:
             return
         for name, value in theirs.items():
-            # Differences that docs/parity.md has: sizes that divide make FSDP here, and copies that nobody laid out a mesh.
+            # Differences that docs/reference/parity.md has: sizes that divide make FSDP here, and copies that nobody laid out a mesh.
             if name in ("is_fsdp2", "is_composable_parallelism_enabled") and "ACCELERATE_USE_FSDP" not in variables:
                 continue
             if name == "torch_device_mesh" and value is None and ours[name]:

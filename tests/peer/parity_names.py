@@ -8,7 +8,7 @@ is a fault too. Flags and their choices are those of the peers' own parsers, tor
 that our parsers read.
 
   tests/peer/parity_names.py            compares; run by ctest with the peer's Python
-  tests/peer/parity_names.py --write    writes the table of docs/parity.md
+  tests/peer/parity_names.py --write    writes the table of docs/reference/parity.md
 """
 
 import enum
@@ -25,7 +25,7 @@ import yaml
 from cpp_declarations import Declarations
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-PAGE = SOURCE / "docs/parity.md"
+PAGE = SOURCE / "docs/reference/parity.md"
 BEGIN, END = "<!-- names: written by tests/peer/parity_names.py --write -->\n", "<!-- end of names -->\n"
 MODULES = ["state", "data_loader", "optimizer", "scheduler", "tracking", "logging", "launchers", "big_modeling", "hooks",
            "local_sgd", "checkpointing", "inference", "parallelism_config"]
@@ -255,7 +255,7 @@ def main():
         return 0
     found = [*name_faults(entries), *entry_faults(entries), *signature_faults(entries), *constant_faults(), *flag_faults()]
     if PAGE.read_text() != page_with(entries):
-        found.append("the table of docs/parity.md is stale: run tests/peer/parity_names.py --write")
+        found.append("the table of docs/reference/parity.md is stale: run tests/peer/parity_names.py --write")
     for fault in found:
         print("parity:", fault)
     print(f"parity: {len(found)} faults, {len(peer_names())} names")

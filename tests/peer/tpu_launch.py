@@ -143,7 +143,7 @@ class Pods(TpuTest):
         words = told["positional"]
         self.assertEqual(words.pop(0), str(LAUNCHER))
         self.assertEqual(words[words.index("--mixed_precision") + 1], "bf16")
-        words[words.index("--mixed_precision") + 1] = "no"  # see docs/parity.md
+        words[words.index("--mixed_precision") + 1] = "no"  # see docs/reference/parity.md
         del words[-len(odd):]
         told["env"].remove("FORK=\\$x")
         expected = self.peer(["--mixed_precision", "bf16"])

@@ -40,7 +40,7 @@ class TrainText(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         cls.addClassCleanup(scratch.cleanup)
         cls.files = pathlib.Path(scratch.name)
-        cls.pages = [page.read_text() for page in sorted((SOURCE / "docs").glob("*.md"))]
+        cls.pages = [page.read_text() for page in sorted((SOURCE / "docs").rglob("*.md"))]
         cls.tokenizer = make_tokenizer(cls.pages, cls.files / "tokenizer.json")
         cls.end = cls.tokenizer.token_to_id(END)
         ids = torch.zeros(2, LENGTH, dtype=torch.long)

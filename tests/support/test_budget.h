@@ -1,4 +1,4 @@
-// TestBudget: how long, and from which seed, a rotating test may run. See docs/testing.md.
+// TestBudget: how long, and from which seed, a rotating test may run. See docs/internals/testing.md.
 #pragma once
 
 #include <chrono>

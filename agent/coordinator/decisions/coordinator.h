@@ -40,7 +40,7 @@
 //
 // Threads:  a pure function; State belongs to one thread at a time.
 // Cost:     O(log nodes) for a message, O(nodes) for Tick and for a change of generation.
-// Source:   docs/rendezvous.md.
+// Source:   docs/internals/rendezvous.md.
 #pragma once
 
 #include <utility>

@@ -35,7 +35,7 @@
 // votes are split) nothing can be kept alive, and the term should outlast that.
 //
 // Threads:  a pure function; ElectionState belongs to one thread at a time.
-// Source:   docs/rendezvous.md, "Who leads".
+// Source:   docs/internals/rendezvous.md, "Who leads".
 #pragma once
 
 #include <cstdint>

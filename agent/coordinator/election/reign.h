@@ -1,7 +1,7 @@
 // Reign: one coordinator's time as the leader: what it begins with, where its records go, until when it may act.
 //
 // Threads:  take_over() blocks on the store and may run on any one thread; LeadTerm may be read and extended by several.
-// Source:   docs/rendezvous.md, "Who leads".
+// Source:   docs/internals/rendezvous.md, "Who leads".
 #pragma once
 
 #include <atomic>

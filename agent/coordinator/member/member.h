@@ -14,7 +14,7 @@
 //            any of them -> kDraining -> kStopped -> kJoined (it stays joined until it leaves)
 //
 // Threads:  a pure function; MemberState belongs to one thread at a time.
-// Source:   docs/rendezvous.md.
+// Source:   docs/internals/rendezvous.md.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::seconds kAfterHold{15};
 constexpr std::chrono::seconds kDefaultControlLossGrace{
-    60};  // as FencePolicy has; docs/rendezvous.md
+    60};  // as FencePolicy has; docs/internals/rendezvous.md
 constexpr int kPauseMs = 100;
 
 // Where each stream goes on after what was copied of it.

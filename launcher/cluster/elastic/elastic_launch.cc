@@ -3,7 +3,7 @@
 // Each node runs the same command. One of them hosts the coordinator beside its own part of the job: whose address the
 // endpoint is, or, inside SLURM, the step's first (where a batch script starts the nodes: slurm_launch.h). All of them,
 // that one too, are nodes with a session of their own. The coordinator lives as long as its
-// launcher: when that node goes, the job goes with it, after a grace, and every launcher says so (docs/rendezvous.md).
+// launcher: when that node goes, the job goes with it, after a grace, and every launcher says so (docs/internals/rendezvous.md).
 // Where etcd says who hosts, the others meet again instead, under another one of them.
 //
 //   joining --Welcome--> in the job --job ended--> closing --shim ended, session closed--> ended

@@ -9,7 +9,7 @@
 // meet there. Those that have listened for nothing, or went, are kept until the end: nodes may have sessions with them.
 //
 // Threads:  everything on the loop.
-// Source:   docs/rendezvous.md "Without a daemon".
+// Source:   docs/internals/rendezvous.md "Without a daemon".
 #pragma once
 
 #include <cstdint>

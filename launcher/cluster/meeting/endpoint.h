@@ -5,7 +5,7 @@
 // hosts by name listens on all interfaces.
 //
 // Threads:  any; resolve_endpoint() and first_reachable() block for as long as they say.
-// Source:   fault 48 of docs/faults.md.
+// Source:   fault 48 of docs/reference/faults.md.
 #pragma once
 
 #include <chrono>

@@ -6,7 +6,7 @@
 // its own again.
 //
 // Threads:  any one; both block, for as long as names and etcd take.
-// Source:   docs/rendezvous.md "Without a daemon"; tests/integration/elastic/etcd.py.
+// Source:   docs/internals/rendezvous.md "Without a daemon"; tests/integration/elastic/etcd.py.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@
 // the launcher that hosts the coordinator, and removed by it at the end.
 //
 // Threads:  any one; every call may wait for the file system.
-// Source:   docs/security.md, "Inside SLURM".
+// Source:   docs/admin/security.md, "Inside SLURM".
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// `accel export`: a model of Python as a file that libaccel trains without Python (docs/exported-models.md).
+// `accel export`: a model of Python as a file that libaccel trains without Python (docs/guides/exported-models.md).
 //
 // The work is done by export_model.py, which is part of this program and runs under the user's Python, once.
 #pragma once

@@ -11,7 +11,7 @@ With `compile` it also has graphs as machine code of AOTInductor, under `data/ao
 Operators are not decomposed, so that autograd differentiates what it differentiates in Python. What Python decides while it
 traces is decided for good: shapes that are not dynamic, the rate of dropout, the implementation of attention.
 
-The answer is one line of JSON on stdout: {"done": facts} or {"error": {"id", "message", "remedy"}}; ids are those of docs/errors.md.
+The answer is one line of JSON on stdout: {"done": facts} or {"error": {"id", "message", "remedy"}}; ids are those of docs/reference/errors.md.
 """
 import contextlib
 import dataclasses
@@ -497,7 +497,7 @@ def not_exportable(subject, error):
         if not frame.filename.startswith((torch_folder, "<")) and frame.filename != globals().get("__file__"):
             place = f" at {frame.filename}:{frame.lineno}, `{frame.line}`"
     kind = type(error).__name__
-    remedy = "see the line, and docs/exported-models.md for what can be exported"
+    remedy = "see the line, and docs/guides/exported-models.md for what can be exported"
     if "DataDependent" in kind or "data-dependent" in str(error) or "Tensor.item" in str(error):
         remedy = "that line lets the values of a tensor decide what is computed; use torch.where there"
     elif "onstraint" in str(error) or "dynamic" in str(error).lower():

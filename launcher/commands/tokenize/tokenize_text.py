@@ -12,7 +12,7 @@ text, as those of SentencePiece do, marks each piece.
 Tokens are an array of NumPy, 16 bits wide where the vocabulary allows it, else 32. A file is written beside its place and renamed
 when it is whole; who comes second waits for the first (a lock in the folder), and finds the file.
 
-The answer is one line of JSON on stdout: {"done": facts} or {"error": {"id", "message", "remedy"}}; ids are those of docs/errors.md.
+The answer is one line of JSON on stdout: {"done": facts} or {"error": {"id", "message", "remedy"}}; ids are those of docs/reference/errors.md.
 """
 import array
 import codecs

@@ -1,4 +1,4 @@
-// The options of DeepSpeed. Programs of libaccel read the stage (docs/sharding.md); Python programs all of it.
+// The options of DeepSpeed. Programs of libaccel read the stage (docs/guides/sharding.md); Python programs all of it.
 
 #include "launcher/flags/strategies/option.h"
 

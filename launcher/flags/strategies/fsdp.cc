@@ -1,4 +1,4 @@
-// The options of FSDP. What they mean to programs of libaccel is told in docs/sharding.md.
+// The options of FSDP. What they mean to programs of libaccel is told in docs/guides/sharding.md.
 
 #include "launcher/flags/strategies/option.h"
 

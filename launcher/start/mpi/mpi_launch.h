@@ -7,7 +7,7 @@
 // Threads:  pure functions, but for find_mpi_program(), which runs `mpirun --version`, and hand_to_mpirun(), which calls
 //           LaunchHost::mpi_program and .deepspeed_env.
 // Source:   the words are those of `accelerate launch` 1.15.0 (tests/peer/mpi_launch.py compares them);
-//           those with `hosts` are our own, see docs/parity.md.
+//           those with `hosts` are our own, see docs/reference/parity.md.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // HostLaunch: one launcher on each host of a hostfile, started through ssh or pdsh.
 //
 // The peer gives such launches to `deepspeed --hostfile ...`; here each host runs an accel-torchrun of
-// its own, and they meet as several machines do (docs/rendezvous.md). What a host runs:
+// its own, and they meet as several machines do (docs/internals/rendezvous.md). What a host runs:
 //
 //   cd FOLDER && exec env NAME=VALUE ... [ACCEL_STDIN_VARIABLES=N] accel-torchrun --stop_with_stdin --nnodes M --node_rank R
 //       --master_addr A --master_port P --nproc_per_node K FLAGS SCRIPT ARGUMENTS

@@ -12,7 +12,7 @@
 // Threads:  the thread that trains.
 // Cost:     ranks of one node: a look at a word at each boundary. Of several nodes, or with Gloo: one all-reduce of 8 bytes,
 //           which on Gloo runs beside the next step. One rank: nothing.
-// Source:   docs/preemption.md; tests/unit/libaccel/train/preemption_test.cc.
+// Source:   docs/guides/preemption.md; tests/unit/libaccel/train/preemption_test.cc.
 #pragma once
 
 #include <functional>

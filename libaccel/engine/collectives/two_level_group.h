@@ -19,7 +19,7 @@
 // is not cut: inside the node all have the whole then, which saves two meetings.
 //
 // Sums are taken over the ranks of each node in their order, then over the nodes in theirs: the same bits on all ranks and
-// from run to run, other ones than one node would give (docs/numerics.md). float16 and bfloat16 are summed as float32,
+// from run to run, other ones than one node would give (docs/reference/numerics.md). float16 and bfloat16 are summed as float32,
 // between the nodes too, and rounded once.
 //
 // Equal places of all nodes send each other a message in every collective, an empty one where nothing is to be sent, before

@@ -6,7 +6,7 @@
 // One bucket is full when the backward is over, so a thread only adds two hand-overs: 0.86 M parameters, one bucket, won nothing
 // (178 ms beside, 166 within; a run each).
 //
-// On one node there is no thread. A sum is made by the cores that compute, where gradients lie: 5 ms for 64 MiB (docs/benchmarks.md),
+// On one node there is no thread. A sum is made by the cores that compute, where gradients lie: 5 ms for 64 MiB (docs/reference/benchmarks.md),
 // 3 % of a step of 19.2 M parameters, and ranks with a core each have none to spare for it.
 
 #include "libaccel/engine/gradients/overlapped_sums.h"

@@ -112,7 +112,7 @@ void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcep
                        : "  try       use the parameter through an operator, or hold it with "
                          "accel::with_params(model, {its name}) around code that takes"
                          " its data_ptr()\n");
-  line.add("  more      docs/sharding.md\n");
+  line.add("  more      docs/guides/sharding.md\n");
   line.print();
 }
 

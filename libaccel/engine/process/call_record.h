@@ -1,5 +1,5 @@
 // CallRecord: the collective calls of this rank, told to the supervisor, which names the rank that called something else when the job
-// hangs (docs/worker_channel.md).
+// hangs (docs/internals/worker_channel.md).
 //
 // Threads:  one caller at a time, as with all collectives.
 // Cost:     nothing without a supervisor; with one a text of 128 bytes and its hash, and 30 ns to write them down.

@@ -17,7 +17,7 @@
 // world itself, and makes no group; along one of length 1 a rank is alone, which costs something only when it is asked for.
 //
 // Threads:  as ProcessGroup.
-// Cost:     for each other axis, two rounds through the store; see docs/design.md for the memory.
+// Cost:     for each other axis, two rounds through the store; see docs/internals/design.md for the memory.
 #pragma once
 
 #include <array>

@@ -13,7 +13,7 @@
 //     optimizer.zero_grad();
 //   }
 //
-// Names and behaviour are those of HF Accelerate; docs/parity.md lists the differences.
+// Names and behaviour are those of HF Accelerate; docs/reference/parity.md lists the differences.
 //
 // Threads:  the thread that trains. Collectives in the same order on every rank.
 // Cost:     nothing per step beyond what the job needs: no allocation, no synchronisation with a

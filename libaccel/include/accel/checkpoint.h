@@ -24,7 +24,7 @@
 //           and syncs it; of what is sharded each rank writes its own parts. A load reads every file
 //           once on every rank, of what is sharded its own parts, and needs as much memory besides
 //           the objects: nothing is changed before everything was verified.
-// Source:   docs/checkpoint_format.md.
+// Source:   docs/reference/checkpoint_format.md.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 // The package has its weights in it, as no parameters of the module: it is neither trained nor sharded, and train() is refused. One
 // that was compiled with aot_inductor.package_constants_in_so=False takes them from CompiledModelOptions::weights. What a package
 // says of its inputs are names and their number: of shapes the code knows nothing unless it checks them, which the first
-// CompiledModel of a process asks for (it sets AOTI_RUNTIME_CHECK_INPUTS=1 where that is not set; docs/process-effects.md).
+// CompiledModel of a process asks for (it sets AOTI_RUNTIME_CHECK_INPUTS=1 where that is not set; docs/reference/process-effects.md).
 //
 // Threads:  any number may run forwards at once; they wait for each other.
 // Source:   torch/csrc/inductor/aoti_runner of torch 2.11; tests/peer/compiled_models.py.

@@ -9,7 +9,7 @@
 //   2       and gradients (FSDP's SHARD_GRAD_OP)           this rank's shards
 //   3       and parameters (FSDP's FULL_SHARD)             this rank's shards
 //
-// A configuration file of DeepSpeed's own (hf_ds_config) goes before the rest; docs/sharding.md says what is read. Where it has an
+// A configuration file of DeepSpeed's own (hf_ds_config) goes before the rest; docs/guides/sharding.md says what is read. Where it has an
 // optimizer or a scheduler, prepare() makes them, and the program names a stand-in:
 //
 //   auto [model, optimizer, loader, scheduler] =
@@ -17,7 +17,7 @@
 //                           accel::DummyScheduler{.total_num_steps = 1000, .warmup_num_steps = 100});
 //
 // Errors    the Accelerator throws kInvalidArgument for a stage that does not exist, and kUnsupported for what is refused below.
-// Source:   Rajbhandari et al. 2020, "ZeRO", section 5. docs/sharding.md says what each stage keeps where.
+// Source:   Rajbhandari et al. 2020, "ZeRO", section 5. docs/guides/sharding.md says what each stage keeps where.
 #pragma once
 
 #include <cstdint>

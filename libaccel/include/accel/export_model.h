@@ -19,7 +19,7 @@
 //           afterwards as they were.
 // Cost:     a forward for each graph, two forwards and backwards of the module and of the graph for each check, and twice the
 //           bytes of the weights in memory where they are not on the CPU.
-// Source:   torch/_export/serde/schema.py of torch 2.11; docs/exported-models.md.
+// Source:   torch/_export/serde/schema.py of torch 2.11; docs/guides/exported-models.md.
 #pragma once
 
 #include <array>

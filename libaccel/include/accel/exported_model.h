@@ -17,7 +17,7 @@
 //
 // Threads:  any number may run forwards at once, as far as the operators write no buffer; train(), eval() and to() alone.
 // Cost:     below 1 us for each node of the graph beyond its operator. A value is freed after its last use.
-// Source:   torch/_export/serde/schema.py and torch/export/pt2_archive of torch 2.11; docs/exported-models.md.
+// Source:   torch/_export/serde/schema.py and torch/export/pt2_archive of torch 2.11; docs/guides/exported-models.md.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 //
 // The model is not wrapped or changed: prepare() puts its parameters into units, each divided into
 // one shard per rank. What is left out comes from the FSDP_* environment that accel-launch sets, then
-// from the defaults below. docs/sharding.md says what each strategy keeps where, and which options
+// from the defaults below. docs/guides/sharding.md says what each strategy keeps where, and which options
 // of the peer have no counterpart.
 #pragma once
 

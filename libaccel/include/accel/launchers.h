@@ -18,7 +18,7 @@
 //     accel::debug_launcher(train, 2);
 //   }
 //
-// A worker has the variables of the environment contract (docs/env_contract.md) and FORK_LAUNCHED=1; it runs neither
+// A worker has the variables of the environment contract (docs/reference/env_contract.md) and FORK_LAUNCHED=1; it runs neither
 // main() nor what atexit() was given, nor destructors of static objects, and ends when its function returns or calls
 // exit(). It begins in the folder and with the umask of the program as it is now. Its standard input is empty.
 //
@@ -28,7 +28,7 @@
 //           program as ever. To the processes between program and workers (accel-forker, accel-shim) they do nothing.
 // Streams:  standard streams that the program was started without become /dev/null, and stay so.
 // Cost:     10 to 30 ms and a process beside the workers; init_launcher() a fork of the program.
-// Source:   docs/launchers.md; tests/unit/launch/, tests/integration/inproc/.
+// Source:   docs/guides/launchers.md; tests/unit/launch/, tests/integration/inproc/.
 #pragma once
 
 #include <chrono>

@@ -3,7 +3,7 @@
 //   const accel::MemoryUse use = accel::memory_use(model, optimizer);
 //   std::cout << use.parameters + use.gradients + use.optimizer;
 //
-// The bytes of tensors and units, not of the process: docs/sharding.md has the formulas that they follow. What LibTorch keeps
+// The bytes of tensors and units, not of the process: docs/guides/sharding.md has the formulas that they follow. What LibTorch keeps
 // beside them (activations, DDP's buckets without gradient_as_bucket_view) is not counted.
 //
 // Threads:  the thread that trains.

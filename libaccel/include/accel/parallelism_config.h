@@ -12,7 +12,7 @@
 // that divide so themselves (accel/device_mesh.h).
 //
 // Threads:  a value; pure functions.
-// Source:   docs/sharding.md, "Several axes".
+// Source:   docs/guides/sharding.md, "Several axes".
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 // Threads:  functions without state; two that write the same path at once leave either one's file.
 // Cost:     one pass over the data. A tensor that is not contiguous or not on the CPU is copied,
 //           one at a time.
-// Source:   docs/checkpoint_format.md; equality to the bit in tests/peer/safetensors_interop.py.
+// Source:   docs/reference/checkpoint_format.md; equality to the bit in tests/peer/safetensors_interop.py.
 #pragma once
 
 #include <filesystem>

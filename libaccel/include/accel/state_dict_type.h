@@ -4,7 +4,7 @@
 //   SHARDED_STATE_DICT   of each tensor the part that this rank has
 //   LOCAL_STATE_DICT     this rank's flat shards, as training has them
 //
-// Source:   docs/sharding.md, "State dicts".
+// Source:   docs/guides/sharding.md, "State dicts".
 #pragma once
 
 namespace accel {

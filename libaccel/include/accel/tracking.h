@@ -20,7 +20,7 @@
 //           are not written yet; beyond that new ones are dropped, counted and reported.
 // Loss:     a process that is killed loses what the thread has not handed to the kernel: what was logged within about a
 //           millisecond before, unless the disk is full. A disk that is full is reported once, and tried again every half second.
-// Source:   accelerate 1.15, tracking.py; docs/tracking.md.
+// Source:   accelerate 1.15, tracking.py; docs/guides/tracking.md.
 #pragma once
 
 #include <cstdint>

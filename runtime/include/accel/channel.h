@@ -9,7 +9,7 @@
 //           (get_shared(), drop_shared(), commit(), report(), bye()) takes turns.
 // Cost:     heartbeat(), step_times() and collective() 10 to 20 ns, requests() 1 to 3 ns; no system call in any. Two
 //           descriptors and 8 KiB of shared memory.
-// Source:   docs/worker_channel.md; tests/unit/supervisor/channel_server_test.cc.
+// Source:   docs/internals/worker_channel.md; tests/unit/supervisor/channel_server_test.cc.
 #pragma once
 
 #include <chrono>

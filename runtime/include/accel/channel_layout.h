@@ -20,7 +20,7 @@
 // so neither side has a data race whatever the other does.
 //
 // Threads:  one writer per part, any number of readers, in two processes.
-// Source:   docs/worker_channel.md (a test compares its table with channel_parts());
+// Source:   docs/internals/worker_channel.md (a test compares its table with channel_parts());
 //           tests/unit/runtime/channel_layout_test.cc.
 #pragma once
 

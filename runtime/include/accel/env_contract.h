@@ -2,7 +2,7 @@
 //
 // The launcher's side renders a WorkerIdentity into variables; libaccel (and any torchrun-style
 // program) parses them back. Names and formats are those of torchrun and HF Accelerate, so Python
-// workers need no change; ACCEL_* are ours. docs/env_contract.md is generated from env_variables().
+// workers need no change; ACCEL_* are ours. docs/reference/env_contract.md is generated from env_variables().
 //
 // Threads:  pure functions; the caller passes the environment in.
 #pragma once

@@ -2,14 +2,14 @@
 //
 // Every failure that a user can meet has an ErrorCode. The table in runtime/error.cc gives each
 // code its id ("config.unknown_key"), the exit status of a program that stops because of it, and a
-// default remedy; docs/errors.md is generated from that table. An Error carries the message with
+// default remedy; docs/reference/errors.md is generated from that table. An Error carries the message with
 // its values and units, the context pushed while it travelled up, and a remedy that is a command or
 // a key to change.
 //
 //   accel: error [store.port_in_use]: cannot listen on 127.0.0.1:29500: address already in use
 //     while     starting the store of generation 0
 //     try       give another port with --main_process_port, or 0 for any free one
-//     more      docs/errors.md#store-port-in-use
+//     more      docs/reference/errors.md#store-port-in-use
 //
 // Threads:  a value type; safe to copy between threads.
 #pragma once
@@ -93,7 +93,7 @@ struct ErrorInfo {
   ErrorCode code;
   std::string_view id;  // "area.what"; its doc anchor is the id with '.' and '_' turned into '-'
   int exit_status;      // of a program that ends because of it
-  std::string_view summary;  // one sentence for docs/errors.md
+  std::string_view summary;  // one sentence for docs/reference/errors.md
   std::string_view remedy;   // used when the place that failed knows no better one
 };
 

@@ -6,7 +6,7 @@
 // same id.
 //
 // Threads:  functions without state.
-// Source:   docs/supervision.md "Owners that come back".
+// Source:   docs/internals/supervision.md "Owners that come back".
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 //   shim -> owner   snapshot and what was missed, or refused
 //
 // Threads:  the one that runs the io_context.
-// Source:   docs/supervision.md "Owners that come back"; tests/fault/hold_test.cc.
+// Source:   docs/internals/supervision.md "Owners that come back"; tests/fault/hold_test.cc.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@
 // A process number alone names nothing: it counts only together with the start time and the boot.
 //
 // Threads:  functions without state.
-// Source:   docs/supervision.md "Owners that come back"; tests/unit/supervisor/shim_state_test.cc.
+// Source:   docs/internals/supervision.md "Owners that come back"; tests/unit/supervisor/shim_state_test.cc.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 // its own is among them. The end of the stream means that the other side is gone.
 //
 // Threads:  one thread per socket.
-// Source:   docs/supervision.md; round trips and hostile bytes in
+// Source:   docs/internals/supervision.md; round trips and hostile bytes in
 // tests/unit/supervisor/frames_test.cc.
 #pragma once
 

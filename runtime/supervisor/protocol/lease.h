@@ -10,7 +10,7 @@
 //   begin() --renew()*--> over, for good: a later renewal brings nobody back to life
 //
 // Threads:  a plain value, no clock.
-// Source:   docs/rendezvous.md "Fencing"; tests/unit/supervisor/lease_test.cc, tests/fault/lease_test.cc.
+// Source:   docs/internals/rendezvous.md "Fencing"; tests/unit/supervisor/lease_test.cc, tests/fault/lease_test.cc.
 #pragma once
 
 #include <algorithm>

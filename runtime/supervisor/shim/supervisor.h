@@ -38,7 +38,7 @@
 // A generation starts only when every process of the one before is reaped.
 //
 // Threads:  everything on the thread that runs the io_context; it is also the one that spawns.
-// Source:   tests/fault/, tests/unit/supervisor/; docs/supervision.md.
+// Source:   tests/fault/, tests/unit/supervisor/; docs/internals/supervision.md.
 #pragma once
 
 #include <chrono>

@@ -12,7 +12,7 @@
 // Requests and answers are packets on a SOCK_SEQPACKET pair; descriptors travel beside them.
 //
 // Threads:  the server has one, for ever. The client is used by the thread that spawns, and blocks for a fork.
-// Source:   tests/unit/launch/; docs/launchers.md.
+// Source:   tests/unit/launch/; docs/guides/launchers.md.
 #pragma once
 
 #include <functional>

@@ -12,7 +12,7 @@
 //
 // Threads:  one thread, the one that runs the io_context, which outlives the server.
 // Cost:     one descriptor and about 1 KiB per connection; values and buffers within the limits.
-// Source:   docs/supervision.md "The store"; tests/unit/supervisor/store_server_test.cc;
+// Source:   docs/internals/supervision.md "The store"; tests/unit/supervisor/store_server_test.cc;
 //           tests/peer/store_client.py.
 #pragma once
 

@@ -8,7 +8,7 @@
 //   numbers differ, hashes do not  the ranks that have begun fewest calls: the others wait for them
 //
 // Pure. The texts come from workers: they are printable, and may be anything.
-// Source:   docs/worker_channel.md; tests/unit/supervisor/call_comparison_test.cc.
+// Source:   docs/internals/worker_channel.md; tests/unit/supervisor/call_comparison_test.cc.
 #pragma once
 
 #include <optional>

@@ -8,7 +8,7 @@
 //
 // Threads:  one thread, the one that runs the io_context, which outlives the server.
 // Cost:     3 descriptors and 8 KiB of shared memory per worker; one descriptor per named memory.
-// Source:   docs/worker_channel.md; tests/unit/supervisor/channel_server_test.cc;
+// Source:   docs/internals/worker_channel.md; tests/unit/supervisor/channel_server_test.cc;
 //           tests/fuzz/fuzz_frames.cc.
 #pragma once
 

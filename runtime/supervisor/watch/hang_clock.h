@@ -14,7 +14,7 @@
 // Stragglers: see step_comparison.h.
 //
 // Threads:  a plain value, no clock and no system call.
-// Source:   docs/supervision.md "Hangs"; tests/unit/supervisor/hang_clock_test.cc.
+// Source:   docs/internals/supervision.md "Hangs"; tests/unit/supervisor/hang_clock_test.cc.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 // The shim compares the ranks of its node, the coordinator those of all nodes.
 //
 // Threads:  a plain value, no clock.
-// Source:   docs/supervision.md "Hangs"; tests/unit/supervisor/hang_clock_test.cc,
+// Source:   docs/internals/supervision.md "Hangs"; tests/unit/supervisor/hang_clock_test.cc,
 //           tests/unit/agent/coordinator/member/progress_test.cc.
 #pragma once
 

@@ -1,7 +1,7 @@
 // StepReport: where the time of a worker's steps went, as the launcher's report says it.
 //
 // Pure. The times come from the worker and may be anything; parts beyond the total are shown as they are.
-// Source:   docs/profiling.md; tests/unit/supervisor/call_comparison_test.cc.
+// Source:   docs/guides/profiling.md; tests/unit/supervisor/call_comparison_test.cc.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The C interface: programs in C and Fortran, built by their own compilers, train what C++ trains, to the bit; on the ranks of
-accel-launch and on those of MPI communicators under Open MPI. What docs/c-interface.md shows is built and run."""
+accel-launch and on those of MPI communicators under Open MPI. What docs/guides/c-interface.md shows is built and run."""
 import os
 import pathlib
 import re
@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MODEL = SOURCE / "tests/unit/libaccel/exported/models/field.pt2"
 HEADER = SOURCE / "libaccel/include/accel/c/accel.h"
 MODULE = SOURCE / "libaccel/include/accel/c/accel.f90"
-PAGE = SOURCE / "docs/c-interface.md"
+PAGE = SOURCE / "docs/guides/c-interface.md"
 INCLUDES = ["-I", SOURCE / "libaccel/include", "-I", SOURCE / "runtime/include"]
 LIBRARY = ["-L", BUILD / "libaccel", "-laccel", f"-Wl,-rpath,{BUILD}/libaccel", "-Wl,--unresolved-symbols=ignore-in-shared-libs", "-lm"]
 C99 = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]

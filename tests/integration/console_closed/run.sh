@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A console that is closed, full or slow does not end the job (docs/faults.md 17, 22, 25).
+# A console that is closed, full or slow does not end the job (docs/reference/faults.md 17, 22, 25).
 set -euo pipefail
 launch=$ACCEL_BUILD_DIR/bin/accel-launch
 work=$(mktemp -d)

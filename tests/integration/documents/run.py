@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""The documents hold: README's length, every relative link, every file that a document names in `backticks`, every block of code below
-a line that begins with the name of a file of ours and ends in a colon (it is a part of that file), and the C++ of the pages in COMPILED,
-which is that of a test that compiles and runs it."""
+"""The documents hold: README's length, the folder and the entry of each page, every relative link, every page that any file of the
+sources names, every file that a document names in `backticks`, every block of code below a line that begins with the name of a file of
+ours and ends in a colon (it is a part of that file), and the C++ of the pages in COMPILED, which is that of a test that compiles and
+runs it."""
 
 import os
 import pathlib
 import re
+import subprocess
 import sys
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 NAMED = re.compile(r"`((?:agent|bench|checkpoint_tools|cmake|configs|deploy|docs|examples|launcher|libaccel|proto|runtime|safetensors|scripts|tests|train)/[\w./-]+)`")
+
+PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+KINDS = ("tutorials", "guides", "admin", "reference", "internals")
 
 EXCERPT = re.compile(r"^`([\w./-]+)`[^\n]*:\n\n```\w*\n(.*?)^```", re.S | re.M)
 
@@ -26,8 +32,8 @@ def excerpt_faults(name, text):
 
 # A page, and the test that has its blocks of C++, but for includes, comments and the breaks of lines.
 COMPILED = {
-    "docs/safetensors.md": "tests/unit/safetensors/page_test.cc",
-    "docs/exporting-models.md": "tests/unit/libaccel/exporting/page_test.cc",
+    "docs/guides/safetensors.md": "tests/unit/safetensors/page_test.cc",
+    "docs/guides/exporting-models.md": "tests/unit/libaccel/exporting/page_test.cc",
 }
 
 
@@ -47,16 +53,42 @@ def code_faults():
                 yield f"{test} does not compile what {page} shows: {block.splitlines()[0]} ..."
 
 
-def faults():
-    yield from code_faults()
-    lines = (SOURCE / "README.md").read_text().splitlines()
-    if len(lines) > 150:
-        yield f"README.md has {len(lines)} lines, at most 150 are allowed"
+def place_faults():
     index = (SOURCE / "docs/README.md").read_text()
     for page in (SOURCE / "docs").rglob("*.md"):
         name = page.relative_to(SOURCE / "docs")
-        if f"({name})" not in index and name != pathlib.Path("README.md"):
+        if name == pathlib.Path("README.md"):
+            continue
+        if name.parts[0] not in KINDS:
+            yield f"docs/{name} lies in none of the folders {', '.join(KINDS)}"
+        if f"({name})" not in index:
             yield f"docs/README.md does not name {name}"
+
+
+def tracked_files():
+    listed = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                            capture_output=True, text=True, check=True)
+    return [SOURCE / name for name in listed.stdout.split("\0") if name]
+
+
+def mention_faults():
+    """Comments and messages name pages by their path from the root."""
+    for path in tracked_files():
+        if not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            for page in PAGE.findall(line):
+                if not (SOURCE / page).exists():
+                    yield f"{path.relative_to(SOURCE)}:{number} names {page}, which is not there"
+
+
+def faults():
+    yield from code_faults()
+    yield from place_faults()
+    yield from mention_faults()
+    lines = (SOURCE / "README.md").read_text().splitlines()
+    if len(lines) > 150:
+        yield f"README.md has {len(lines)} lines, at most 150 are allowed"
     for page in pages():
         text = page.read_text()
         name = page.relative_to(SOURCE)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Connections that mean no good, at a launcher that hosts a coordinator (fault 64 of docs/faults.md): silent ones by the
+"""Connections that mean no good, at a launcher that hosts a coordinator (fault 64 of docs/reference/faults.md): silent ones by the
 hundred, handshakes that never end, streams that are opened and reset by the thousand. The job goes on. Run by ctest.
 """
 import pathlib

@@ -2,7 +2,7 @@
 """Agents that are killed, restarted or upgraded while the workers of a job over two nodes train on.
 
 Two real agents with certificates; `a` hosts the coordinator beside its own part of the job. Numbers are those of
-docs/faults.md. Run by ctest.
+docs/reference/faults.md. Run by ctest.
 """
 import importlib.util
 import os

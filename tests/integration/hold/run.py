@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An accel-agent that is killed, restarted or upgraded while the workers of its jobs train on.
 
-Numbers are those of docs/faults.md. Run by ctest.
+Numbers are those of docs/reference/faults.md. Run by ctest.
 """
 import importlib.util
 import json

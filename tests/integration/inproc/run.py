@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Launches from inside a running program (docs/launchers.md): every way to workers, and every way they can end.
+"""Launches from inside a running program (docs/guides/launchers.md): every way to workers, and every way they can end.
 
 Run by ctest. Exits with 1 and names what differs.
 """
@@ -248,7 +248,7 @@ def nothing_remains():
             process.stdout.read()
             code = process.wait(timeout=30)
             expect(code == (-9 if victim == "program" else 4), f"{tag}: the program ended with {code}")
-            # What is found by nothing but its parents stays when program and shim are strangers (docs/launchers.md).
+            # What is found by nothing but its parents stays when program and shim are strangers (docs/guides/launchers.md).
             left = wait_until_gone(tag)
             expect(not left, f"{tag}: {left} remain")
             for pid in left:

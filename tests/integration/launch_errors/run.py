@@ -38,7 +38,7 @@ class LaunchErrors(unittest.TestCase):
         self.assertEqual(done.stdout, "")
         self.assertTrue(done.stderr.startswith("accel-launch: error ["), done.stderr)
         self.assertIn("\n  try       ", done.stderr)
-        self.assertIn("\n  more      docs/errors.md#", done.stderr)
+        self.assertIn("\n  more      docs/reference/errors.md#", done.stderr)
         for part in parts:
             self.assertIn(part, done.stderr)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The layers of docs/design.md, enforced: who may include what, who may link what, what a launch loads.
+"""The layers of docs/internals/design.md, enforced: who may include what, who may link what, what a launch loads.
 
     runtime <- supervisor <- launcher;   runtime <- libaccel.   Only libaccel and the examples see LibTorch.
     runtime <- safetensors <- checkpoint_tools <- the commands of the launcher;   safetensors <- libaccel, train.
 
-In libaccel, that LibTorch is intercepted in interception/ alone, and docs/process-effects.md names each file that changes
+In libaccel, that LibTorch is intercepted in interception/ alone, and docs/reference/process-effects.md names each file that changes
 something for the whole process.
 
 Run by ctest. Exits with 1 and names the offending line.
@@ -191,8 +191,8 @@ def include_faults():
 
 
 def page_faults():
-    """The pictures of docs/design.md name each folder of LEVELS, which names none that is not there."""
-    page = (SOURCE / "docs/design.md").read_text()
+    """The pictures of docs/internals/design.md name each folder of LEVELS, which names none that is not there."""
+    page = (SOURCE / "docs/internals/design.md").read_text()
     pictures = page[page.index("\n## Parts\n"):page.index("\n## Which files to open\n")]
     named = set(re.findall(r"\w+", pictures))
     for root, lines in LEVELS.items():
@@ -200,7 +200,7 @@ def page_faults():
             if not (SOURCE / root / folder).is_dir():
                 yield f"LEVELS names {root}/{folder}, which is not there"
             if not named.issuperset(folder.split("/")):
-                yield f"docs/design.md, Parts: no picture names {root}/{folder}"
+                yield f"docs/internals/design.md, Parts: no picture names {root}/{folder}"
 
 
 def code_lines(path):
@@ -225,7 +225,7 @@ def interception_faults():
 
 
 def effect_faults():
-    page = (SOURCE / "docs/process-effects.md").read_text()
+    page = (SOURCE / "docs/reference/process-effects.md").read_text()
     # A header and its source count as one.
     named = {name.rsplit(".", 1)[0] for name in re.findall(r"`((?:libaccel|runtime)/[\w/]+\.(?:h|cc))`", page)}
     for path, name in sources("libaccel", "runtime"):
@@ -233,7 +233,7 @@ def effect_faults():
             continue
         for number, line in code_lines(path):
             if match := re.search(PROCESS_EFFECTS, line):
-                yield f"{name}:{number}: docs/process-effects.md does not name this file, which has {match.group()}"
+                yield f"{name}:{number}: docs/reference/process-effects.md does not name this file, which has {match.group()}"
 
 
 def needed(binary):

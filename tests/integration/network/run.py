@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Links that go down and come back, one way or both, between hosts that are network namespaces (faults of docs/faults.md).
+"""Links that go down and come back, one way or both, between hosts that are network namespaces (faults of docs/reference/faults.md).
 
 Every host runs accel-launch; the first one hosts the coordinator. Workers write the machine's uptime to a file of their
 own, so that what two hosts did can be put in order: it is one machine with one clock. Run by ctest.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # systemd accepts the units of deploy/systemd, in a root that has the programs, and their hardening has not got worse
-# than docs/deploy.md says. Real Slurm scripts are checked by the shell alone.
+# than docs/admin/deploy.md says. Real Slurm scripts are checked by the shell alone.
 set -euo pipefail
 source_folder=$ACCEL_SOURCE_DIR
 for script in "$source_folder"/deploy/slurm/*.sbatch "$source_folder"/deploy/debian/p*; do
@@ -21,7 +21,7 @@ for program in usr/bin/accel-agent bin/kill; do
 done
 cp "$source_folder"/deploy/systemd/*.service "$root/etc/systemd/system/"
 
-# Of systemd 254; before it the key is ignored, which docs/deploy.md tells.
+# Of systemd 254; before it the key is ignored, which docs/admin/deploy.md tells.
 complaints=$(systemd-analyze verify --man=no --root="$root" accel-agent.service 2>&1 |
   grep -F accel-agent | grep -v "Unknown key.*'DelegateSubgroup'" || true)
 [ -z "$complaints" ] || { echo "FAILED: $complaints"; exit 1; }
@@ -31,10 +31,10 @@ systemd-analyze verify --man=no --root="$root" accel-agent.service 2>&1 |
   grep "Unknown key.*'KillMod'" >/dev/null || { echo "FAILED: a wrong key is not seen"; exit 1; }
 
 cp "$source_folder"/deploy/systemd/*.service "$root/etc/systemd/system/"
-promised=$(sed -n 's/.*exposure level of \([0-9]*\.[0-9]*\).*/\1/p' "$source_folder/docs/deploy.md")
+promised=$(sed -n 's/.*exposure level of \([0-9]*\.[0-9]*\).*/\1/p' "$source_folder/docs/admin/deploy.md")
 score=$(systemd-analyze security --offline=true --root="$root" --no-pager accel-agent.service |
   sed -n 's/.*Overall exposure level for accel-agent.service: \([0-9.]*\).*/\1/p')
-echo "exposure level: $score, docs/deploy.md says $promised"
+echo "exposure level: $score, docs/admin/deploy.md says $promised"
 [ -n "$score" ] && [ "$score" = "$promised" ] || { echo "FAILED: the page is not true"; exit 1; }
 
 for kind in sysusers tmpfiles; do

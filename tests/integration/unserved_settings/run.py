@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A program of libaccel under flags that it does not act on: it stops where the training would be another one, and says it once where
-the numbers stay the same. And libaccel's sources read what docs/env_contract.md says that it reads."""
+the numbers stay the same. And libaccel's sources read what docs/reference/env_contract.md says that it reads."""
 import os
 import pathlib
 import re
@@ -84,7 +84,7 @@ class UnservedSettings(unittest.TestCase):
     def test_what_libaccel_is_said_to_read_stands_in_its_sources(self):
         text = "".join(path.read_text() for top in ("libaccel", "runtime") for path in (SOURCE / top).rglob("*.cc")
                        if path.name != "env_variables.cc")
-        rows = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|", (SOURCE / "docs/env_contract.md").read_text(), re.M)
+        rows = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|", (SOURCE / "docs/reference/env_contract.md").read_text(), re.M)
         names = [name.strip("` ") for cell, readers in rows if "libaccel" in readers for name in cell.split(",")]
         self.assertGreater(len(names), 40)
         for name in names:

@@ -99,7 +99,7 @@ TEST(Report, TheFirstFailingRankComesFirstAndTheOthersFollow) {
             "accel-launch: error [worker.failed]: rank 1 of 4 ended with exit code 3\n"
             "  others    2 other ranks were stopped; 1 other rank had finished\n"
             "  try       read the worker's last lines above\n"
-            "  more      docs/errors.md#worker-failed\n");
+            "  more      docs/reference/errors.md#worker-failed\n");
 }
 
 TEST(Report, SignalsHaveNamesAndTheCoreFileACommand) {

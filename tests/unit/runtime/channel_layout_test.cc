@@ -179,11 +179,11 @@ TEST_F(ChannelLayoutTest, RandomBytesAreSurvived) {
   }
 }
 
-// The rows of the table in docs/worker_channel.md are those of the code.
+// The rows of the table in docs/internals/worker_channel.md are those of the code.
 TEST(ChannelParts, AreDocumented) {
   const char* source_dir = std::getenv("ACCEL_SOURCE_DIR");
   std::ifstream file(std::string(source_dir != nullptr ? source_dir : ".") +
-                     "/docs/worker_channel.md");
+                     "/docs/internals/worker_channel.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
 
   for (const ChannelPart& part : channel_parts()) {

@@ -49,7 +49,7 @@ TEST(Error, RendersMessageContextRemedyAndAnchor) {
             "  while     starting the store\n"
             "  try       give another port with --main_process_port (--master-port), or 0 for any "
             "free one\n"
-            "  more      docs/errors.md#store-port-in-use");
+            "  more      docs/reference/errors.md#store-port-in-use");
 }
 
 TEST(Error, AGivenRemedyReplacesTheDefaultOne) {

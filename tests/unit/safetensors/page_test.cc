@@ -1,4 +1,4 @@
-// The code that docs/safetensors.md shows, compiled and run. tests/integration/documents/run.py compares the two.
+// The code that docs/guides/safetensors.md shows, compiled and run. tests/integration/documents/run.py compares the two.
 
 #include <array>
 #include <iostream>

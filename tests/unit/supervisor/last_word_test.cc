@@ -1,4 +1,4 @@
-// The last event of a job on the disk (faults 27, 31 and 67 of docs/faults.md).
+// The last event of a job on the disk (faults 27, 31 and 67 of docs/reference/faults.md).
 
 #include "runtime/supervisor/owner/last_word.h"
 

@@ -1,4 +1,4 @@
-// One log file and its faults: full disk, deleted, read-only, rotated (docs/faults.md 22, 24, 26).
+// One log file and its faults: full disk, deleted, read-only, rotated (docs/reference/faults.md 22, 24, 26).
 
 #include "runtime/supervisor/logs/log_file.h"
 

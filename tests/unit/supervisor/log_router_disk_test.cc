@@ -1,4 +1,4 @@
-// Sinks that lag, and disks that hang or are full (docs/faults.md 21, 22, 24).
+// Sinks that lag, and disks that hang or are full (docs/reference/faults.md 21, 22, 24).
 
 #include <algorithm>
 #include <condition_variable>

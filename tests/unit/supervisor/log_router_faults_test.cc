@@ -1,4 +1,4 @@
-// The faults of sinks and descendants (docs/faults.md 17, 21-25), and the end of a router that is not
+// The faults of sinks and descendants (docs/reference/faults.md 17, 21-25), and the end of a router that is not
 // given time.
 
 #include <atomic>

@@ -28,7 +28,7 @@
 // Without a token values pass as they are.
 //
 // Threads:  a value; one at a time.
-// Source:   docs/security.md; tests/unit/launcher/machines/board_seal_test.cc.
+// Source:   docs/admin/security.md; tests/unit/launcher/machines/board_seal_test.cc.
 #pragma once
 
 #include <functional>

@@ -24,7 +24,7 @@
 // told of is the cause.
 //
 // Threads:  one at a time.
-// Source:   docs/rendezvous.md "Without a daemon"; tests/unit/launcher/machines/leader_test.cc.
+// Source:   docs/internals/rendezvous.md "Without a daemon"; tests/unit/launcher/machines/leader_test.cc.
 #pragma once
 
 #include <optional>

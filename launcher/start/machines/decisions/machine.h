@@ -25,7 +25,7 @@
 //   any        the store is gone                   gone       the caller ends it with fail()
 //
 // Threads:  one at a time.
-// Source:   docs/rendezvous.md "Without a daemon"; tests/unit/launcher/machines/machine_test.cc.
+// Source:   docs/internals/rendezvous.md "Without a daemon"; tests/unit/launcher/machines/machine_test.cc.
 #pragma once
 
 #include <optional>

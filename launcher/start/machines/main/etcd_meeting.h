@@ -15,7 +15,7 @@
 // All the rest (who takes part, with which ranks) the launchers agree on through machine 0's store.
 //
 // Threads:  a function without state; blocks in its effects.
-// Source:   docs/rendezvous.md "Without a daemon"; tests/unit/launcher/machines/etcd_meeting_test.cc.
+// Source:   docs/internals/rendezvous.md "Without a daemon"; tests/unit/launcher/machines/etcd_meeting_test.cc.
 #pragma once
 
 #include <functional>

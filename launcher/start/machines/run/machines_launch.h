@@ -4,7 +4,7 @@
 // Machine and, on machine 0, by Leader; both are pure.
 //
 // Threads:  one, with the signals of TakenSignals blocked.
-// Source:   docs/rendezvous.md "Without a daemon"; tests/integration/machines/run.py.
+// Source:   docs/internals/rendezvous.md "Without a daemon"; tests/integration/machines/run.py.
 #pragma once
 
 #include <functional>

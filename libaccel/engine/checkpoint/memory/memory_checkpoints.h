@@ -10,7 +10,7 @@
 // Threads:  the thread that trains; every rank makes the same calls.
 // Cost:     two copies of what the ranks of a node have: what is divided, each rank its part; what is the same on all
 //           ranks, the first of the node, or each its share (replica_shares.h).
-// Source:   docs/memory_checkpoints.md.
+// Source:   docs/guides/memory_checkpoints.md.
 #pragma once
 
 #include <cstdint>

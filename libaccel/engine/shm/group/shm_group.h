@@ -36,7 +36,7 @@
 //
 // Threads:  one thread at a time, except abort().
 // Cost:     4 KB between 2 ranks: some microseconds; asleep after some thousand looks at a rank that is late.
-// Source:   docs/numerics.md for what is equal to what.
+// Source:   docs/reference/numerics.md for what is equal to what.
 #pragma once
 
 #include <atomic>

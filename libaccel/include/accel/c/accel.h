@@ -15,7 +15,7 @@
 //   accel_save_model(model, "trained");
 //   accel_destroy(&accelerator);
 //
-// docs/c-interface.md is the guide; it shows the same in Fortran, and how the ranks of an MPI communicator join.
+// docs/guides/c-interface.md is the guide; it shows the same in Fortran, and how the ranks of an MPI communicator join.
 //
 // Errors    a function that returns int gives ACCEL_OK or an ACCEL_ERROR_*, unless it says otherwise; accel_last_error() has the
 //           words. Nothing is written through a result pointer then. NULL for a handle is ACCEL_ERROR_INVALID_ARGUMENT. No
@@ -40,7 +40,7 @@ extern "C" {
 
 // --- errors
 
-// The numbers stay; new ones are added at the end. docs/errors.md describes each.
+// The numbers stay; new ones are added at the end. docs/reference/errors.md describes each.
 enum accel_code {
   ACCEL_OK = 0,
   ACCEL_ERROR_INTERNAL =
@@ -110,7 +110,7 @@ enum accel_code {
 // What went wrong in the last function of this thread that failed: the message, what was being done, what to try. Several lines,
 // without a newline at the end; "" when none has failed. Stays until the next one fails.
 ACCEL_EXPORT const char* accel_last_error(void);
-// "store.unreachable" for ACCEL_ERROR_STORE_UNREACHABLE, as in docs/errors.md; "ok" for ACCEL_OK, NULL for no code.
+// "store.unreachable" for ACCEL_ERROR_STORE_UNREACHABLE, as in docs/reference/errors.md; "ok" for ACCEL_OK, NULL for no code.
 ACCEL_EXPORT const char* accel_error_id(int code);
 // "0.1.0".
 ACCEL_EXPORT const char* accel_version(void);
@@ -148,10 +148,10 @@ typedef struct accel_accelerator accel_accelerator;
 typedef struct accel_model accel_model;
 
 typedef struct accel_options {
-  // NULL: as the variables of accel-launch say (docs/env_contract.md); without them one process.
+  // NULL: as the variables of accel-launch say (docs/reference/env_contract.md); without them one process.
   const accel_communicator* communicator;
   const char* mixed_precision;  // "no", "bf16", "fp16"; NULL: what the launcher says, else "no"
-  // How state is divided over the ranks (docs/sharding.md): "ddp" not at all, "zero1" optimizer states, "zero2" and gradients,
+  // How state is divided over the ranks (docs/guides/sharding.md): "ddp" not at all, "zero1" optimizer states, "zero2" and gradients,
   // "full_shard" and parameters. NULL: what the launcher says, else "ddp".
   const char* strategy;
   int gradient_accumulation_steps;  // batches for one step of the optimizer; 1
@@ -213,7 +213,7 @@ typedef struct accel_array {
 
 // --- models
 
-// Reads a file that torch.export.save() or `accel export` wrote (docs/exported-models.md). weights: a safetensors file in place of
+// Reads a file that torch.export.save() or `accel export` wrote (docs/guides/exported-models.md). weights: a safetensors file in place of
 // the values in it; NULL: those. The model is in training mode when its file has a graph for that. Errors  FILE_IO,
 // CHECKPOINT_INCOMPLETE, CHECKPOINT_VERSION, SAFETENSORS_MISMATCH, UNSUPPORTED.
 ACCEL_EXPORT int accel_load_model(accel_accelerator* accelerator,
@@ -355,7 +355,7 @@ ACCEL_EXPORT int accel_register_array(accel_accelerator* accelerator,
                                       const char* name,
                                       const accel_array* array);
 // Parameters, optimizers, schedules, random numbers and registered arrays, into a folder that is there whole or not at all
-// (docs/checkpoint_format.md). An older checkpoint of that name is replaced. Errors  DISK_FULL, FILE_IO, CHECKPOINT_EXISTS: it is
+// (docs/reference/checkpoint_format.md). An older checkpoint of that name is replaced. Errors  DISK_FULL, FILE_IO, CHECKPOINT_EXISTS: it is
 // something else; PEER_LOST.
 ACCEL_EXPORT int accel_save_state(accel_accelerator* accelerator, const char* folder);
 // Into what was prepared and registered; any number of ranks may have saved it. Errors  CHECKPOINT_INCOMPLETE,

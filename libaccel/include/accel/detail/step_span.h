@@ -1,5 +1,5 @@
 // StepSpan: a time of the training thread that is not computing, for the breakdown of steps in the launcher's report
-// (docs/profiling.md).
+// (docs/guides/profiling.md).
 //
 //   const StepSpan span(StepPart::kInput);   // until its end
 //

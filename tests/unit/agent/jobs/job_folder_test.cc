@@ -1,4 +1,4 @@
-// Records that outlive the agent (faults 31 and 66 of docs/faults.md).
+// Records that outlive the agent (faults 31 and 66 of docs/reference/faults.md).
 
 #include "agent/jobs/job_folder.h"
 

@@ -1,4 +1,4 @@
-// The sign of life (fault 28 of docs/faults.md): given while loop and RPC move, and not else.
+// The sign of life (fault 28 of docs/reference/faults.md): given while loop and RPC move, and not else.
 
 #include "agent/main/health_watch.h"
 

@@ -54,7 +54,7 @@ TEST(MetricTable, HasLabelsThatAreBoundedAlone) {
 
 TEST(MetricTable, IsThatOfTheDocument) {
   const char* root = std::getenv("ACCEL_SOURCE_DIR");
-  std::ifstream file(std::string(root == nullptr ? "." : root) + "/docs/metrics.md");
+  std::ifstream file(std::string(root == nullptr ? "." : root) + "/docs/reference/metrics.md");
   std::set<std::string> documented;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("| `accel_") || line.starts_with("| `process_")) documented.insert(line);

@@ -226,7 +226,7 @@ TEST(RetiredFlags, AreNoFlagsAndTheirSuccessorsAre) {
   }
 }
 
-// Names of docs/env_contract.md, some of them with a star.
+// Names of docs/reference/env_contract.md, some of them with a star.
 bool is_documented(std::string_view variable) {
   for (const EnvVariable& row : env_variables()) {
     for (const std::string_view name : split_choices(row.name)) {

@@ -25,7 +25,7 @@ bool matches(std::string_view pattern, const std::string& variable) {
   return ::fnmatch(std::string(trimmed(pattern, " ")).c_str(), variable.c_str(), 0) == 0;
 }
 
-// "accelerate" alone reads it, after docs/env_contract.md, or nobody.
+// "accelerate" alone reads it, after docs/reference/env_contract.md, or nobody.
 bool concerns_accelerate_alone(const std::string& variable) {
   for (const EnvVariable& row : env_variables()) {
     for (const std::string_view name : split_choices(row.name)) {

@@ -1,4 +1,4 @@
-// The code that docs/exporting-models.md shows, compiled and run. tests/integration/documents/run.py compares the two.
+// The code that docs/guides/exporting-models.md shows, compiled and run. tests/integration/documents/run.py compares the two.
 
 #include <tuple>
 #include <vector>

@@ -1,4 +1,4 @@
-// What programs do with parameters beside forward and backward: a row of the table in docs/sharding.md each. It works
+// What programs do with parameters beside forward and backward: a row of the table in docs/guides/sharding.md each. It works
 // through operators, or it says which call of accel makes it work.
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// The library's own counters against the formulas of docs/sharding.md, to 2 %: what is more is padding of units and pages.
+// The library's own counters against the formulas of docs/guides/sharding.md, to 2 %: what is more is padding of units and pages.
 
 #include <cstdlib>
 #include <functional>

@@ -1,5 +1,5 @@
 // What programs do with the parameters of a sharded model beside forward and backward: a row of the table in
-// docs/sharding.md each. It works, or it is refused with the name of the parameter and what to do instead.
+// docs/guides/sharding.md each. It works, or it is refused with the name of the parameter and what to do instead.
 
 #include <csignal>
 #include <cstdint>

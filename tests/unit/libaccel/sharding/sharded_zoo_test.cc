@@ -1,6 +1,6 @@
 // Models of every kind, sharded over 1 to 4 ranks and two nodes or copied to them: losses and weights are those of one process
 // that trains on the batches of all ranks, to the bit, and each rank has its own averages of BatchNorm (rank_training.h).
-// docs/testing.md has a table of what runs with what.
+// docs/internals/testing.md has a table of what runs with what.
 
 #include <algorithm>
 #include <cstdlib>
