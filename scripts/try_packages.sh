@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Takes the two ways of a new user on a bare Debian or Ubuntu, as root, and says how long each took (docs/install.md).
+# Takes the two ways of a new user on a bare Debian or Ubuntu, as root, and says how long each took (docs/admin/install.md).
 #
 #   scripts/try_packages.sh DIST wheel     installs the launcher, launches a script on two processes, reads a failure: goal 60 s
 #   scripts/try_packages.sh DIST tarball   installs libaccel, builds examples/standalone, trains on two processes: goal 300 s
