@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "agent/jobs/job_state.h"
+#include "launcher/agent_commands/agent_flags.h"
 #include "launcher/cluster/meeting/launch_description.h"
 #include "launcher/flags/flag_spelling.h"
 #include "runtime/printable.h"
