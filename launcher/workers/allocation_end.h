@@ -10,7 +10,7 @@
 // KillWait is not in the environment: SLURM's default, unless ACCEL_SLURM_KILL_WAIT says otherwise.
 //
 // Threads:  pure functions.
-// Source:   slurm.conf(5), "KillWait"; sbatch(1), "--signal", "SLURM_JOB_END_TIME"; docs/admin/deploy.md, "SLURM".
+// Source:   slurm.conf(5), "KillWait"; sbatch(1), "--signal", "SLURM_JOB_END_TIME"; docs/admin/slurm.md.
 #pragma once
 
 #include <chrono>

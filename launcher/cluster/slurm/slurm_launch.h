@@ -5,7 +5,7 @@
 // it; a signal reaches all nodes through the coordinator.
 //
 // Threads:  start_slurm_nodes() runs a loop of its own.
-// Source:   docs/admin/deploy.md, "SLURM"; tests/integration/slurm.
+// Source:   docs/admin/slurm.md; tests/integration/slurm.
 #pragma once
 
 #include "launcher/start/elastic/elastic_settings.h"

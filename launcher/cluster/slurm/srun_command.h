@@ -1,7 +1,7 @@
 // SrunCommand: how a starter has SLURM start the launchers of its nodes.
 //
 // Threads:  pure functions.
-// Source:   the man page of srun; docs/admin/deploy.md, "SLURM".
+// Source:   the man page of srun; docs/admin/slurm.md.
 #pragma once
 
 #include <string>

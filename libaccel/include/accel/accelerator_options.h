@@ -108,7 +108,7 @@ struct AcceleratorOptions {
   std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin;  // instead of the number
   // The same bits of losses and weights on any number of ranks. gradient_accumulation_steps then counts the micro-batches of a
   // step over ALL ranks; each has a run of them (accel/micro_batches.h), and the mean over all is summed in one fixed order.
-  // accumulate() seeds the generators for each micro-batch. Default: ACCEL_REPRODUCIBLE, else no. See docs/reference/numerics.md.
+  // accumulate() seeds the generators for each micro-batch. Default: ACCEL_REPRODUCIBLE, else no. See docs/guides/reproducibility.md.
   std::optional<bool> reproducible;
   bool cpu = false;  // leave GPUs alone
   DataLoaderConfiguration dataloader_config;

@@ -95,7 +95,8 @@ def run(command, root):
     environment = dict(os.environ, PATH=f"{BUILD}/bin:{PYTHON}:{os.environ['PATH']}", HF_HOME=str(root / "hf_home"))
     command = command.replace("29517", str(free_port()))  # of a page
     return subprocess.run(["bash", "-c", command], cwd=root, env=environment,
-                          capture_output=True, text=True, errors="replace", timeout=60)
+                          capture_output=True, text=True, errors="replace",
+                          timeout=300 if "accel export" in command or "back.py" in command else 60)
 
 
 def is_built(command):
@@ -104,6 +105,8 @@ def is_built(command):
         return False
     if re.search(r"agent\.(sock|pid)|--agent node/run", command):
         return (BUILD / "bin/accel-agent").exists()
+    if command.startswith(("accel export", "accel train")) or "back.py" in command:  # models of transformers, and libaccel
+        return (BUILD / "bin/accel-trainer").exists() and (PYTHON / "python").exists()
     if command.startswith("accel test"):  # part of libaccel
         return (BUILD / "bin/accel-selftest").exists()
     program = pathlib.Path(command.split()[0]).name
