@@ -146,6 +146,7 @@ class ACCEL_EXPORT Accelerator {
     }
   }
 
+  // A model alone, as prepare() does it. Throws what prepare() throws.
   template <detail::ModuleHandle Handle>
   Prepared<Handle> prepare_model(const Handle& model, const PrepareModelOptions& options = {}) {
     if constexpr (requires { model.is_empty(); }) {
@@ -402,6 +403,7 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] TurnGuard local_main_process_first() const {
     return state().local_main_process_first();
   }
+  // As the functions of PartialState with these names (accel/state.h).
   template <typename F>
   auto on_main_process(F&& fn) const {
     return state().on_main_process(std::forward<F>(fn));
@@ -433,6 +435,7 @@ class ACCEL_EXPORT Accelerator {
 
   // --- collectives (accel/operations.h)
 
+  // As the functions of accel/operations.h with these names.
   template <typename T>
   [[nodiscard]] T gather(const T& data) const {
     return accel::gather(data);

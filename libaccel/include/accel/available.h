@@ -20,6 +20,7 @@ namespace accel {
 [[nodiscard]] ACCEL_EXPORT bool is_device_available(c10::DeviceType type);
 [[nodiscard]] ACCEL_EXPORT bool is_private_device_available(const char* name);
 
+// The same, of one type of device each.
 [[nodiscard]] inline bool is_cuda_available() {
   return is_device_available(c10::DeviceType::CUDA);
 }

@@ -49,6 +49,7 @@ class ACCEL_EXPORT BatchList {
 class ACCEL_EXPORT BatchSamplerBase {
  public:
   virtual ~BatchSamplerBase() = default;
+  // The batches of a new pass over the order.
   [[nodiscard]] virtual BatchList begin_pass() = 0;
   // Whether a pass may begin at any element of the order, with batches from there on.
   [[nodiscard]] virtual bool begins_anywhere() const { return false; }

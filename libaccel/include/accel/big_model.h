@@ -39,6 +39,7 @@ struct InitEmptyWeightsOptions {
   bool include_buffers = false;
 };
 
+// While it lives, modules are made without memory for their parameters, as init_empty_weights() says.
 class ACCEL_EXPORT EmptyWeights {
  public:
   EmptyWeights();  // changes nothing

@@ -42,6 +42,7 @@ namespace accel {
 // any.
 ACCEL_EXPORT at::Tensor stack_elements(const std::vector<at::Tensor>& elements);
 
+// A tensor of one dimension with these values, in the dtype of the elements.
 ACCEL_EXPORT at::Tensor tensor_of_numbers(const std::vector<std::int64_t>& numbers);
 ACCEL_EXPORT at::Tensor tensor_of_numbers(const std::vector<float>& numbers);
 ACCEL_EXPORT at::Tensor tensor_of_numbers(const std::vector<double>& numbers);

@@ -45,6 +45,7 @@ struct CompiledModelOptions {
   std::string model = "model";
 };
 
+// The module behind a CompiledModel.
 class ACCEL_EXPORT CompiledModelImpl : public torch::nn::Module {
  public:
   // Errors  throws kCheckpointIncomplete: it is no such package, or is damaged; kUnsupported: it was compiled for another machine or

@@ -186,6 +186,7 @@ class DataLoader {
         std::move(plan), std::make_shared<const detail::BatchReader<Batch>>(std::move(reader)));
   }
 
+  // Of one pass, for range-based loops.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;

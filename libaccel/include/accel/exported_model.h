@@ -100,6 +100,7 @@ struct ACCEL_EXPORT ExportedOutputs {
   // The only output, or the one that is called "loss". Throws kInvalidArgument when there is neither.
   operator const at::Tensor&() const;  // NOLINT(google-explicit-constructor)
 
+  // For nested data (accel/nested.h).
   static constexpr auto fields() {
     return std::make_tuple(&ExportedOutputs::names, &ExportedOutputs::tensors);
   }
@@ -130,6 +131,7 @@ class ACCEL_EXPORT ExportedRegion {
   std::vector<std::size_t> outputs_;
 };
 
+// The module behind an ExportedModel.
 class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module, public NonPersistentBuffers {
  public:
   // Errors  throws kCheckpointIncomplete: it is no archive of torch.export.save(), or is damaged; kCheckpointVersion: another

@@ -74,6 +74,7 @@ inline void save_fsdp_optimizer(Accelerator& accelerator,
   detail::FsdpFiles(accelerator).save_optimizer(optimizer, output_dir, optimizer_index);
 }
 
+// Reads what save_fsdp_optimizer() wrote into the optimizer.
 inline void load_fsdp_optimizer(Accelerator& accelerator,
                                 const AcceleratedOptimizer& optimizer,
                                 const std::filesystem::path& input_dir,

@@ -33,6 +33,7 @@
 
 namespace accel {
 
+// Which part of a stream a rank reads, and in which batches.
 struct IterableShardOptions {
   std::int64_t batch_size = 1;  // of a rank; with split_batches of all ranks together
   bool drop_last = false;
@@ -99,6 +100,7 @@ class ShardBuffer {
   std::int64_t rows_of_last_ = 0;
 };
 
+// A dataset that is told which epoch begins; one that can give a part of itself; one with a generator of its own.
 template <typename D>
 concept HasSetEpoch = requires(D& dataset, std::int64_t epoch) {
   dataset.set_epoch(epoch);

@@ -66,6 +66,7 @@ class ACCEL_EXPORT Logger {
   // Like warning(), but a text that this logger's name has warned of before is left out.
   void warning_once(const LogMessage& message, const LogOptions& options = {}) const;
 
+  // Whether messages of that level are shown.
   [[nodiscard]] bool is_enabled(LogLevel level) const;
   [[nodiscard]] const std::string& name() const;
 

@@ -74,6 +74,7 @@ class ACCEL_EXPORT Lomo : public BackwardOptimizer {
   [[nodiscard]] std::optional<double> clip_grad_value() const override;
 };
 
+// Of AdaLomo; the names are those of its paper.
 struct ACCEL_EXPORT AdaLomoOptions : torch::optim::OptimizerCloneableOptions<AdaLomoOptions> {
   AdaLomoOptions(double lr = 1e-3);  // NOLINT: implicit, as in LibTorch
   TORCH_ARG(double, lr) = 1e-3;

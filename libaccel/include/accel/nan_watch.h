@@ -31,6 +31,7 @@ enum class OnAnomaly {
   kThrow,  // backward() throws kInvalidArgument on all ranks, before any optimizer steps. Not for losses that jump: those are told
 };
 
+// A gradient that is no number, or a loss that is none or jumps.
 struct TrainingAnomaly {
   enum class Kind { kGradientNotFinite, kLossNotFinite, kLossSpike };
   Kind kind = Kind::kLossSpike;

@@ -35,6 +35,7 @@ class StepGate;
 class Training;
 }  // namespace detail
 
+// An optimizer as prepare() hands it back: it steps when an accumulation is complete.
 class ACCEL_EXPORT AcceleratedOptimizer {
  public:
   // scaler: nullptr unless gradients are scaled (fp16). Throws kInvalidArgument for a null

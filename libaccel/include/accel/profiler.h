@@ -49,6 +49,7 @@ struct ProfileTableOptions {
   int row_limit = 100;  // -1: all
 };
 
+// The events of a profile, those of one operator together.
 class ACCEL_EXPORT KeyAverages {
  public:
   [[nodiscard]] const std::vector<KeyAverage>& events() const noexcept { return events_; }

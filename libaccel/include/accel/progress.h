@@ -47,9 +47,11 @@ class ACCEL_EXPORT ProgressBar {
   ProgressBar(ProgressBar&&) noexcept;
   ProgressBar& operator=(ProgressBar&&) noexcept;
 
+  // So many steps are done.
   void update(std::int64_t steps = 1);
   // Shown after the rate, such as "loss=0.12", from the next paint on.
   void set_postfix(std::string text);
+  // The text before the bar.
   void set_description(std::string text);
   // Paints the last state and ends the line; later calls do nothing.
   void close();
@@ -68,6 +70,7 @@ class ProgressRange {
   ProgressRange(Range&& range, ProgressOptions options)
       : range_(std::forward<Range>(range)), bar_(with_total(range_, std::move(options))) {}
 
+  // Moves the bar when it moves itself.
   class Iterator {
    public:
     using Inner = decltype(std::begin(std::declval<std::remove_reference_t<Range>&>()));
@@ -92,9 +95,11 @@ class ProgressRange {
     ProgressBar* bar_;
   };
 
+  // For range-based loops.
   Iterator begin() { return Iterator(std::begin(range_), &bar_); }
   auto end() { return std::end(range_); }
 
+  // As those of ProgressBar.
   void set_postfix(std::string text) { bar_.set_postfix(std::move(text)); }
   void set_description(std::string text) { bar_.set_description(std::move(text)); }
 

@@ -105,6 +105,7 @@ class ACCEL_EXPORT RandomSampler : public Sampler {
 
   [[nodiscard]] std::int64_t num_elements() const noexcept { return num_elements_; }
   [[nodiscard]] const RandomSamplerOptions& options() const noexcept { return options_; }
+  // The generator of the passes to come.
   void set_generator(at::Generator generator) { options_.generator = std::move(generator); }
 
  protected:
@@ -136,6 +137,7 @@ class ACCEL_EXPORT SeedableRandomSampler : public RandomSampler {
 
   [[nodiscard]] std::int64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] std::int64_t initial_seed() const noexcept { return initial_seed_; }
+  // The seed of the passes to come.
   void set_initial_seed(std::int64_t seed) noexcept { initial_seed_ = seed; }
 
  private:
@@ -164,6 +166,7 @@ class ACCEL_EXPORT PermutationSampler : public Sampler {
   void load_state_dict(const StateDict& state) override;
 
   [[nodiscard]] std::int64_t seed() const noexcept { return seed_; }
+  // The seed of the passes to come.
   void set_seed(std::int64_t seed) noexcept { seed_ = seed; }
 
  private:

@@ -79,6 +79,7 @@ class ACCEL_EXPORT AdamWScheduleFree : public detail::CheckpointedOptimizer, pub
   void eval() override;
 };
 
+// Of SGDScheduleFree; the names are those of the package schedulefree.
 struct ACCEL_EXPORT SGDScheduleFreeOptions
     : torch::optim::OptimizerCloneableOptions<SGDScheduleFreeOptions> {
   SGDScheduleFreeOptions(double lr = 1.0);  // NOLINT: implicit, as in LibTorch
@@ -100,6 +101,7 @@ struct ACCEL_EXPORT SGDScheduleFreeState
   TORCH_ARG(at::Tensor, z);
 };
 
+// SGD without a schedule; see the beginning of this file.
 class ACCEL_EXPORT SGDScheduleFree : public detail::CheckpointedOptimizer, public TrainEval {
  public:
   // As AdamWScheduleFree.

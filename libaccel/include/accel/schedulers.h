@@ -254,6 +254,7 @@ struct WarmupStableDecayOptions {
   double num_cycles = 0.5;    // of a cosine decay
 };
 
+// The factors of the schedules of the package transformers with these names.
 ACCEL_EXPORT LrFactor constant_with_warmup(std::int64_t num_warmup_steps);
 ACCEL_EXPORT LrFactor linear_with_warmup(WarmupOptions options);
 ACCEL_EXPORT LrFactor cosine_with_warmup(CosineOptions options);

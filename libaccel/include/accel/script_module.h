@@ -28,6 +28,7 @@ struct Module;
 
 namespace accel {
 
+// The module behind a ScriptModule.
 class ACCEL_EXPORT ScriptModuleImpl : public torch::nn::Module {
  public:
   // Switches LibTorch's fusers of tensor expressions off for the process: fused kernels read parameters past the

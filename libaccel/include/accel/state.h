@@ -84,6 +84,7 @@ class ACCEL_EXPORT PartialState {
   //         build lacks); every rank gets one within store_timeout.
   explicit PartialState(const PartialStateOptions& options = {});
 
+  // Whether it has been set up in this process, and not reset since.
   [[nodiscard]] static bool initialized() noexcept;
   // Leaves the process group and forgets everything, GradientState and AcceleratorState included.
   static void reset();
@@ -193,6 +194,7 @@ class ACCEL_EXPORT AcceleratorState : public PartialState {
   // another precision or a device other than the CPU that `cpu` asks for; kUnsupported for fp8.
   explicit AcceleratorState(const AcceleratorStateOptions& options = {});
 
+  // Whether it has been set up in this process, and not reset since.
   [[nodiscard]] static bool initialized() noexcept;
   // Forgets the precision only; PartialState::reset() forgets everything.
   static void reset();
@@ -220,6 +222,7 @@ struct GradientAccumulationPlugin {
 class ACCEL_EXPORT ActiveDataLoader {
  public:
   virtual ~ActiveDataLoader() = default;
+  // Whether its last batch is out.
   [[nodiscard]] virtual bool end_of_dataloader() const = 0;
   // Samples of the last global batch that are not padding; 0: all of them; -1: length unknown.
   [[nodiscard]] virtual std::int64_t remainder() const = 0;
@@ -232,6 +235,7 @@ class ACCEL_EXPORT GradientState {
   GradientState();
   explicit GradientState(const GradientAccumulationPlugin& plugin);
 
+  // Whether it has been set up in this process, and not reset since.
   [[nodiscard]] static bool initialized() noexcept;
   static void reset();
 

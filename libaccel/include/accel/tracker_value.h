@@ -37,6 +37,7 @@ class ACCEL_EXPORT TrackerDict {
   TrackerDict() = default;
   TrackerDict(std::initializer_list<Item> items);
 
+  // Adds an item at the end.
   void emplace_back(std::string name, TrackerValue value);
   // nullptr when there is none.
   [[nodiscard]] const TrackerValue* find(std::string_view name) const;

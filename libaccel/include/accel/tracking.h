@@ -46,6 +46,7 @@ class ACCEL_EXPORT GeneralTracker {
  public:
   virtual ~GeneralTracker();
 
+  // What log_with and get_tracker() call it.
   [[nodiscard]] virtual std::string name() const = 0;
   // Whether it needs ProjectConfiguration::logging_dir or project_dir.
   [[nodiscard]] virtual bool requires_logging_directory() const = 0;

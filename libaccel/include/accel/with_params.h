@@ -39,6 +39,7 @@ namespace detail {
 class ParameterHold {
  public:
   explicit ParameterHold(std::shared_ptr<void> held) : held_(std::move(held)) {}
+  // Ends the hold before it is destroyed.
   void release() noexcept { held_.reset(); }
 
  private:

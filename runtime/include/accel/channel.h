@@ -45,10 +45,12 @@ enum class WorkerRequest : std::uint32_t {
   kStop = 8,           // end soon; stays set
 };
 
+// What the supervisor asks of this worker: a set of WorkerRequest.
 class WorkerRequests {
  public:
   WorkerRequests() = default;
   explicit WorkerRequests(std::uint32_t bits) noexcept : bits_(bits) {}
+  // Whether that is asked.
   [[nodiscard]] bool has(WorkerRequest request) const noexcept {
     return (bits_ & static_cast<std::uint32_t>(request)) != 0;
   }

@@ -134,6 +134,7 @@ ACCEL_EXPORT std::span<const ChannelPart> channel_parts();
 
 // ---- the worker's side: one thread at a time per part, no system call, never waits ----
 
+// The worker is alive and was so far at now_ns.
 void write_heartbeat(ChannelSlot& slot, const Heartbeat& beat, std::uint64_t now_ns) noexcept;
 // What does not fit is cut off.
 void write_error(ChannelError& record, std::string_view text, std::uint64_t now_ns) noexcept;

@@ -44,6 +44,7 @@ class [[nodiscard]] Result {
   std::variant<T, Error> state_;
 };
 
+// Of a function that returns nothing.
 template <>
 class [[nodiscard]] Result<void> {
  public:
@@ -55,6 +56,7 @@ class [[nodiscard]] Result<void> {
   void value() const {
     if (error_) throw *error_;
   }
+  // Requires: !has_value().
   Error& error() & { return *error_; }
   const Error& error() const& { return *error_; }
   Error&& error() && { return std::move(*error_); }

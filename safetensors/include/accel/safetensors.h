@@ -69,6 +69,7 @@ enum class Dtype : std::uint8_t {
 // Bits of one element: 4 and 6 exist, so not bytes.
 [[nodiscard]] ACCEL_EXPORT unsigned dtype_bits(Dtype dtype) noexcept;
 
+// What the header of a file says of one tensor.
 struct TensorInfo {
   std::string name;
   Dtype dtype = Dtype::kF32;

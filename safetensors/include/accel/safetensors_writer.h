@@ -32,6 +32,7 @@
 
 namespace accel::safetensors {
 
+// Writes one file, tensor by tensor.
 class ACCEL_EXPORT Writer {
  public:
   // Reserves the file and writes its header. The folder must be there.

@@ -124,9 +124,9 @@ typedef struct accel_rendezvous accel_rendezvous;
 // address of the cluster's own network when not. One rank opens it. Errors  INVALID_ARGUMENT: no address of this machine;
 // PROCESS_GROUP: the system refused.
 ACCEL_EXPORT int accel_rendezvous_open(const char* host, accel_rendezvous** rendezvous);
+#define ACCEL_ADDRESS_SIZE 320
 // What the other ranks need (accel_communicator.address): shorter than ACCEL_ADDRESS_SIZE, so that a buffer of that size can be
 // broadcast. Lives as long as the rendezvous; NULL for NULL.
-#define ACCEL_ADDRESS_SIZE 320
 ACCEL_EXPORT const char* accel_rendezvous_address(const accel_rendezvous* rendezvous);
 // Call it when every rank has come back from accel_destroy(); *rendezvous becomes NULL. NULL is left alone.
 ACCEL_EXPORT void accel_rendezvous_close(accel_rendezvous** rendezvous);
