@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,15 +33,26 @@ LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src")
 
 
 class Links(html.parser.HTMLParser):
-    """The links of one page, and the places in it that links can name."""
+    """The links of one page, the places in it that links can name, and the lines of its text."""
 
     def __init__(self, text):
         super().__init__()
         self.links, self.loaded, self.places = [], [], {""}
+        self.text, self.in_code, self.in_article = "", 0, False
         self.feed(text)
+
+    def handle_endtag(self, tag):
+        self.in_code -= tag in ("pre", "code")
+        self.in_article = self.in_article and tag != "article"
+
+    def handle_data(self, data):
+        if self.in_article and not self.in_code:
+            self.text += data
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
+        self.in_code += tag in ("pre", "code")
+        self.in_article = self.in_article or tag == "article"
         self.places |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
         for name in ("href", "src"):
             if attributes.get(name):
@@ -104,6 +116,12 @@ class Site(unittest.TestCase):
                     faults.append(f"{page} links {link}, which is not there")
                 elif target in pages and urllib.parse.unquote(parts.fragment) not in pages[target].places:
                     faults.append(f"{page} links {link}: {target} has no such place")
+        self.assertEqual(faults, [])
+
+    def test_no_page_shows_markdown_as_text(self):
+        raw = re.compile(r"^ *(?:[-*] \w|\| ?[\w-]|```|#+ \w).*|.*\*\*\w.*|.*\]\([\w./-]+\.md", re.M)
+        faults = [f"{page}: {found[0]}" for page in self.pages
+                  for found in raw.finditer(Links((self.folder / page).read_text()).text)]
         self.assertEqual(faults, [])
 
     def opened_pages(self):
