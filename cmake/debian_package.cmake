@@ -29,6 +29,8 @@ endforeach()
 install(DIRECTORY deploy/slurm DESTINATION share/doc/accel/examples COMPONENT system EXCLUDE_FROM_ALL)
 set(maintainer_scripts)
 if(TARGET accel-agent)
+  install(DIRECTORY deploy/prometheus deploy/grafana
+          DESTINATION share/doc/accel/examples COMPONENT system EXCLUDE_FROM_ALL)
   install(FILES docs/man/accel-agent.8 DESTINATION share/man/man8 COMPONENT system EXCLUDE_FROM_ALL)
   install(FILES docs/man/agent.yaml.5 DESTINATION share/man/man5 COMPONENT system EXCLUDE_FROM_ALL)
   install(FILES configs/agent.yaml DESTINATION /etc/accel COMPONENT system EXCLUDE_FROM_ALL)

@@ -59,6 +59,30 @@ class MetricsTest(one_agent.AgentTest):
             time.sleep(0.1)
         self.fail(f"{what} did not come")
 
+    def start_prometheus(self, config):
+        """A Prometheus with that prometheus.yml, which may name files beside it."""
+        folder = pathlib.Path(self.folder)
+        (folder / "prometheus.yml").write_text(config)
+        self.prometheus_port = free_port()
+        with open(folder / "prometheus.log", "w") as log:
+            server = subprocess.Popen(["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
+                                       f"--web.listen-address=127.0.0.1:{self.prometheus_port}"], stdout=log, stderr=log)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+
+    def ask_prometheus(self, path):
+        """The data of the answer; None while it does not answer, or refuses."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.prometheus_port}/api/v1/{path}", timeout=PATIENCE) as answer:
+                return json.load(answer)["data"]
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def query(self, expression):
+        """The series of the result; None when there is none."""
+        data = self.ask_prometheus("query?" + urllib.parse.urlencode({"query": expression}))
+        return None if data is None else data["result"]
+
     def start(self, name, *arguments):
         done = self.accel("run", "--detach", "--name", name, *arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -215,24 +239,12 @@ class Prometheus(MetricsTest):
 
     def test_a_real_prometheus_scrapes_and_answers(self):
         self.start_with_steps("scraped")
-        folder = pathlib.Path(self.folder)
-        (folder / "prometheus.yml").write_text(
+        self.start_prometheus(
             "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
             f"scrape_configs: [{{job_name: accel, honor_labels: true, static_configs: [{{targets: ['127.0.0.1:{self.port}']}}]}}]\n")
-        port = free_port()
-        with open(folder / "prometheus.log", "w") as log:
-            server = subprocess.Popen(["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
-                                       f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
-        self.addCleanup(server.wait)
-        self.addCleanup(server.kill)
 
         def query(expression):
-            url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
-            try:
-                with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-                    result = json.load(answer)["data"]["result"]
-            except (OSError, http.client.HTTPException):
-                return None
+            result = self.query(expression)
             return float(result[0]["value"][1]) if result else None
 
         self.wait_for(lambda: query('max(accel_worker_step{job="scraped"})'), "a step by Prometheus")

@@ -56,6 +56,11 @@ fi
 if [ -x "$root/usr/bin/accel-agent" ]; then
   "$root/usr/bin/accel-agent" --check --config "$root/etc/accel/agent.yaml" || fail "the packaged configuration is not good"
   [ -f "$root/lib/systemd/system/accel-agent.service" ] || fail "the unit is missing"
+  examples=$root/usr/share/doc/accel/examples
+  if command -v promtool >/dev/null; then
+    promtool check config "$examples/prometheus/prometheus.yml" >"$work/promtool.log" 2>&1 || fail "$(cat "$work/promtool.log")"
+  fi
+  [ -f "$examples/grafana/accel.json" ] || fail "the dashboard is missing"
 fi
 dpkg_there --purge accel
 left=$(find "$root" -path "$root/var/lib/dpkg" -prune -o -type f -print)
