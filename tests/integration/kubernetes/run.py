@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""examples/cluster/kubernetes: the manifests are what Kubernetes takes, and their pods train: with the very command and variables.
+
+A pod is a container (containers.py) with an address of its own; what the Job controller, the kubelet and the DNS do for it is done
+here: the completion index, the host's name, names of pods, volumes. Run by ctest with the Python of .deps/pages; the part with pods needs root.
+"""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import unittest
+
+import kubernetes_validate
+import yaml
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "network"))
+from cluster import Network, require_namespaces  # noqa: E402
+from containers import Container, cannot_contain  # noqa: E402
+from programs import BUILD, SOURCE  # noqa: E402
+
+MANIFESTS = SOURCE / "examples/cluster/kubernetes"
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Manifest:
+    """A file with a Service and a Job."""
+
+    def __init__(self, name):
+        self.documents = list(yaml.safe_load_all((MANIFESTS / name).read_text()))
+        self.service, self.job = self.documents
+        self.name = self.job["metadata"]["name"]
+        self.pod = self.job["spec"]["template"]["spec"]
+        self.container = self.pod["containers"][0]
+
+    def num_pods(self):
+        return self.job["spec"]["completions"]
+
+    def env(self, index, uid="1f2e3d"):
+        """As the kubelet fills it in."""
+        fields = {f"metadata.annotations['{INDEX}']": str(index), "metadata.labels['batch.kubernetes.io/controller-uid']": uid}
+        return {one["name"]: one["value"] if "value" in one else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+                for one in self.container["env"]}
+
+
+class Files(unittest.TestCase):
+    def test_kubernetes_would_take_them(self):
+        files = sorted(MANIFESTS.glob("*.yaml"))
+        self.assertEqual([path.name for path in files], ["elastic.yaml", "job.yaml"])
+        for path in files:
+            for document in yaml.safe_load_all(path.read_text()):
+                kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+        broken = Manifest("job.yaml").job
+        broken["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = 2  # a number where Kubernetes wants text
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
+
+    def test_names_and_numbers_that_no_schema_compares_fit(self):
+        for name in ("job.yaml", "elastic.yaml"):
+            manifest = Manifest(name)
+            job, service = manifest.job["spec"], manifest.service
+            self.assertEqual(service["spec"]["clusterIP"], "None")
+            self.assertEqual(service["spec"]["selector"], {"batch.kubernetes.io/job-name": manifest.name})
+            self.assertEqual(manifest.pod["subdomain"], service["metadata"]["name"])
+            self.assertEqual((job["completionMode"], job["parallelism"]), ("Indexed", job["completions"]))
+            env = manifest.env(0)
+            self.assertEqual(env["PET_NNODES"].split(":")[-1], str(manifest.num_pods()))
+            address, port = env.get("PET_RDZV_ENDPOINT", f"{env.get('PET_MASTER_ADDR')}:{env.get('PET_MASTER_PORT')}").split(":")
+            self.assertEqual(address, f"{manifest.name}-0.{manifest.pod['subdomain']}")
+            self.assertEqual(int(port), service["spec"]["ports"][0]["port"])
+            grace = int(manifest.container["command"][manifest.container["command"].index("--stop_grace") + 1])
+            self.assertLess(grace, manifest.pod["terminationGracePeriodSeconds"])
+            self.assertEqual({mount["name"] for mount in manifest.container["volumeMounts"]}, {one["name"] for one in manifest.pod["volumes"]})
+
+
+@unittest.skipIf(cannot_contain(), cannot_contain())
+class Pods(unittest.TestCase):
+    def setUp(self):
+        require_namespaces()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-kubernetes-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.volume = self.folder / "volume"
+        self.volume.mkdir()
+        shutil.copy(BUILD / "examples/minimal", self.volume)
+        self.network = Network(["0", "1"])
+        self.addCleanup(self.network.close)
+        self.pods = []
+        self.addCleanup(lambda: [pod.close() for pod in reversed(self.pods)])
+
+    def pod(self, manifest, index):
+        """The pod of that index, as the Job controller would make it, once more perhaps."""
+        hosts = [f"{self.network.address(str(i))} {manifest.name}-{i}.{manifest.pod['subdomain']}" for i in range(manifest.num_pods())]
+        own = f"{self.network.address(str(index))} {manifest.name}-{index}"
+        mounts = {one["mountPath"]: self.volume for one in manifest.container["volumeMounts"] if one["name"] == "job"}
+        folder = self.folder / f"pod {len(self.pods)}".replace(" ", "-")
+        folder.mkdir()
+        pod = Container(f"{manifest.name}-{index}", folder, manifest.container["command"], self.network.command(str(index)),
+                        manifest.env(index), manifest.container["workingDir"], mounts, [*hosts, own])
+        self.pods.append(pod)
+        return pod
+
+    def start(self, manifest):
+        return [self.pod(manifest, index) for index in range(manifest.num_pods())]
+
+    def losses(self, pods):
+        """Of each epoch."""
+        return {int(epoch): float(loss) for pod in pods for epoch, loss in re.findall(r"epoch (\d+) loss ([\d.e-]+)", pod.text())}
+
+    def expect_end(self, pods, status):
+        self.assertEqual([pod.wait() for pod in pods], [status] * len(pods), "\n".join(pod.text() for pod in pods))
+
+    def test_two_pods_train_together(self):
+        pods = self.start(Manifest("job.yaml"))
+        self.expect_end(pods, 0)
+        losses = self.losses(pods[:1])
+        self.assertEqual(list(losses), list(range(20)))
+        self.assertLess(losses[19], 0.01)  # the parabola's own variance is 0.089
+        self.assertEqual(self.losses(pods[1:]), losses)  # each pod prints the mean over all four ranks
+
+    def test_pods_that_replace_lost_ones_go_on_from_the_newest_checkpoint(self):
+        manifest = Manifest("job.yaml")
+        first = self.start(manifest)
+        first[0].wait_for("epoch 2 ")
+        first[1].send(signal.SIGKILL)
+        for pod in first:
+            self.assertNotEqual(pod.wait(), 0, pod.text())
+        second = self.start(manifest)
+        self.expect_end(second, 0)
+        before, after = self.losses(first), self.losses(second)
+        self.assertEqual(list(after), list(range(min(after), 20)))
+        self.assertIn(min(after), (max(before), max(before) + 1), (before, after))  # killed before its save, or after it
+
+    def test_a_pod_that_is_deleted_ends_within_its_grace(self):
+        pods = self.start(Manifest("job.yaml"))
+        pods[0].wait_for("epoch 0 ")
+        for pod in pods:
+            pod.send(signal.SIGTERM)
+        self.assertEqual([pod.wait() for pod in pods], [143, 143], "\n".join(pod.text() for pod in pods))
+
+    def test_an_elastic_job_goes_on_with_the_pod_that_is_left(self):
+        manifest = Manifest("elastic.yaml")
+        pods = self.start(manifest)
+        pods[0].wait_for("epoch 2 ")
+        pods[1].send(signal.SIGKILL)
+        self.assertEqual(pods[0].wait(), 0, pods[0].text())
+        self.assertEqual(sorted(self.losses(pods)), list(range(20)))
+
+
+if __name__ == "__main__":
+    if not os.path.exists(BUILD / "examples/minimal"):
+        print("skipped: this build has no examples")
+        sys.exit(77)
+    unittest.main(verbosity=2)
