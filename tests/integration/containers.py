@@ -35,9 +35,9 @@ def cannot_contain():
 
 class Container(Program):
     """The process 1 of a container called `name`, in the network namespace that the command `prefix` enters. `mounts` are the folders of
-    this machine by their places there, `hosts` the lines of its /etc/hosts."""
+    this machine by their places there, `hosts` the lines of its /etc/hosts, `users` those that its /etc/passwd has beside this machine's."""
 
-    def __init__(self, name, folder, command, prefix=(), env=None, cwd="/", mounts=None, hosts=()):
+    def __init__(self, name, folder, command, prefix=(), env=None, cwd="/", mounts=None, hosts=(), users=()):
         self.root = pathlib.Path(folder) / name
         for part in ("etc", "tmp", "run", "var/lib", "proc", "dev"):
             (self.root / part).mkdir(parents=True, exist_ok=True)
@@ -47,9 +47,12 @@ class Container(Program):
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, place)
         (self.root / "etc/hosts").write_text("127.0.0.1 localhost\n" + "".join(line + "\n" for line in hosts))
+        with open(self.root / "etc/passwd", "a") as file:
+            file.writelines(line + "\n" for line in users)
         given = {path: path for path in SHARED if os.path.exists(path)} | {str(to): str(path) for to, path in (mounts or {}).items()}
         pathlib.Path(f"{self.root}.mounts").write_text("".join(f"{path} {to}\n" for to, path in given.items()))
         variables = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOSTNAME": name, **(env or {})}
+        variables |= {key: value for key, value in os.environ.items() if key.endswith("SAN_OPTIONS")}
         words = [f"{key}={value}" for key, value in variables.items()]
         super().__init__(name, [*prefix, "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT, "sh",
                                 *words, *command], env={**os.environ, "NAME": name, "ROOT": str(self.root), "FOLDER": str(cwd)})
