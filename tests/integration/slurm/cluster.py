@@ -34,7 +34,9 @@ def missing():
 
 
 class Cluster:
-    def __init__(self, nodes=2, cpus=4):
+    """With `gpus`, each node has so many: files in the place of devices."""
+
+    def __init__(self, nodes=2, cpus=4, gpus=0):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="accel-slurm-"))
         self.folder.chmod(0o755)
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
@@ -45,8 +47,9 @@ class Cluster:
                 del self.environment[name]
         controller, *ports = (free_port() for _ in range(1 + nodes))
         host = socket.gethostname().split(".")[0]
+        offer = f" Gres=gpu:{gpus}" if gpus else ""
         lines = [
-            "ClusterName=accel", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmctldPort={controller}", "SlurmUser=root", "SlurmdUser=root",
+            *(["GresTypes=gpu"] if gpus else []), "ClusterName=accel", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmctldPort={controller}", "SlurmUser=root", "SlurmdUser=root",
             f"AuthType=auth/munge", f"AuthInfo=socket={self.folder}/munge.socket", "CredType=cred/munge",
             f"StateSaveLocation={self.folder}/state", f"SlurmdSpoolDir={self.folder}/spool.%n",
             f"SlurmctldPidFile={self.folder}/slurmctld.pid", f"SlurmdPidFile={self.folder}/slurmd.%n.pid",
@@ -57,10 +60,14 @@ class Cluster:
             "SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,requeue_delay=0", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
             "SlurmdParameters=config_overrides", "ReturnToService=2", "SlurmdTimeout=10", "SlurmctldTimeout=20", "KillWait=15",
             "UnkillableStepTimeout=60", "JobRequeue=1", "MinJobAge=300", "PropagateResourceLimits=NONE", "InactiveLimit=0", "DebugFlags=NO_CONF_HASH",
-            *(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN" for name, port in zip(self.nodes, ports)),
+            *(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus}{offer} State=UNKNOWN" for name, port in zip(self.nodes, ports)),
             PARTITIONS,
         ]
         (self.folder / "slurm.conf").write_text("\n".join(lines))
+        for number in range(gpus):
+            (self.folder / f"gpu{number}").touch()
+        if gpus:
+            (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{gpus - 1}]\n")
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"

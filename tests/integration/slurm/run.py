@@ -24,10 +24,12 @@ HELLO = ('echo "rank $RANK of $WORLD_SIZE node $GROUP_RANK on $SLURMD_NODENAME r
 UNTIL_STOP = 'while [ ! -e "$0.stop" ]; do sleep 0.05; done\n'
 
 
-class Slurm(unittest.TestCase):
+class SlurmTest(unittest.TestCase):
+    CLUSTER = {}
+
     @classmethod
     def setUpClass(cls):
-        cls.cluster = slurm.Cluster()
+        cls.cluster = slurm.Cluster(**cls.CLUSTER)
         cls.addClassCleanup(cls.cluster.stop)
         cls.cluster.start()
         cls.cluster.environment["PATH"] = f"{BIN}:{cls.cluster.environment['PATH']}"
@@ -109,6 +111,8 @@ class Slurm(unittest.TestCase):
         steps = self.cluster.processes_on(node)
         return next(pid for pid, title in steps.items() if title.split(" ")[0].endswith("accel-launch"))
 
+
+class Slurm(SlurmTest):
     # ---- many nodes ----
 
     def test_the_batch_script_of_two_nodes_starts_both(self):
