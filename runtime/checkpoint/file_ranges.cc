@@ -38,12 +38,37 @@ void read_at(int fd, std::span<std::byte> out, std::uint64_t offset, const fs::p
   }
 }
 
+[[noreturn]] void fail_range(const fs::path& path,
+                             const FileRange& range,
+                             std::uint64_t found,
+                             const std::vector<FileRange>& ranges,
+                             const WhatIsAt& what_is_at) {
+  std::string message = path.string() + " is damaged: " + bytes_text(range.begin, range.end()) +
+                        " (" + what_is_at(range.begin, range.end()) + "), the part of rank " +
+                        std::to_string(range.rank) + ", have the XXH3 hash " + hash_text(found) +
+                        ", the manifest says " + hash_text(range.xxh3);
+  for (const FileRange& other : ranges) {
+    if (other.xxh3 != found || other.bytes != range.bytes) continue;
+    message += "; they are those of " + bytes_text(other.begin, other.end());
+    break;
+  }
+  throw Error(ErrorCode::kCheckpointIncomplete, std::move(message));
+}
+
+// What is wanted, by place.
+void sort_wanted(std::vector<WantedBytes>& wanted) {
+  std::erase_if(wanted, [](const WantedBytes& bytes) { return bytes.to.empty(); });
+  std::sort(wanted.begin(), wanted.end(), [](const WantedBytes& a, const WantedBytes& b) {
+    return a.begin < b.begin;
+  });
+}
+
 class VerifiedReader {
  public:
   VerifiedReader(int fd,
                  const fs::path& path,
                  const std::vector<FileRange>& ranges,
-                 const std::function<std::string(std::uint64_t, std::uint64_t)>& what_is_at)
+                 const WhatIsAt& what_is_at)
       : fd_(fd), path_(path), ranges_(ranges), what_is_at_(what_is_at) {}
 
   // `wanted` is sorted.
@@ -74,7 +99,8 @@ class VerifiedReader {
       hash.update(piece);
       done += piece.size();
     }
-    if (const std::uint64_t found = hash.digest().xxh3; found != range.xxh3) fail(range, found);
+    if (const std::uint64_t found = hash.digest().xxh3; found != range.xxh3)
+      fail_range(path_, range, found, ranges_, what_is_at_);
   }
 
   void copy(const FileRange& range, const WantedBytes& wanted) const {
@@ -86,23 +112,10 @@ class VerifiedReader {
                 to - from);
   }
 
-  [[noreturn]] void fail(const FileRange& range, std::uint64_t found) const {
-    std::string message = path_.string() + " is damaged: " + bytes_text(range.begin, range.end()) +
-                          " (" + what_is_at_(range.begin, range.end()) + "), the part of rank " +
-                          std::to_string(range.rank) + ", have the XXH3 hash " + hash_text(found) +
-                          ", the manifest says " + hash_text(range.xxh3);
-    for (const FileRange& other : ranges_) {
-      if (other.xxh3 != found || other.bytes != range.bytes) continue;
-      message += "; they are those of " + bytes_text(other.begin, other.end());
-      break;
-    }
-    throw Error(ErrorCode::kCheckpointIncomplete, std::move(message));
-  }
-
   int fd_;
   const fs::path& path_;
   const std::vector<FileRange>& ranges_;
-  const std::function<std::string(std::uint64_t, std::uint64_t)>& what_is_at_;
+  const WhatIsAt& what_is_at_;
   std::vector<std::byte> scratch_;
 };
 
@@ -184,12 +197,34 @@ void read_verified(int fd,
                    const fs::path& path,
                    const std::vector<FileRange>& ranges,
                    std::vector<WantedBytes> wanted,
-                   const std::function<std::string(std::uint64_t, std::uint64_t)>& what_is_at) {
-  std::erase_if(wanted, [](const WantedBytes& bytes) { return bytes.to.empty(); });
-  std::sort(wanted.begin(), wanted.end(), [](const WantedBytes& a, const WantedBytes& b) {
-    return a.begin < b.begin;
-  });
+                   const WhatIsAt& what_is_at) {
+  sort_wanted(wanted);
   VerifiedReader(fd, path, ranges, what_is_at).read(wanted);
+}
+
+std::vector<FileRange> ranges_with(const std::vector<FileRange>& ranges,
+                                   std::vector<WantedBytes> wanted) {
+  sort_wanted(wanted);
+  std::vector<FileRange> found;
+  std::size_t first = 0;  // of those that end behind the range's begin
+  for (const FileRange& range : ranges) {
+    while (first < wanted.size() && wanted[first].end() <= range.begin) ++first;
+    if (first == wanted.size()) break;
+    if (wanted[first].begin < range.end()) found.push_back(range);
+  }
+  return found;
+}
+
+void verify_mapped(const MappedFile& file,
+                   const fs::path& path,
+                   const FileRange& range,
+                   const std::vector<FileRange>& ranges,
+                   const WhatIsAt& what_is_at) {
+  file.read_ahead(range.begin, range.bytes);
+  const std::uint64_t found = xxh3(file.bytes().subspan(range.begin, range.bytes));
+  if (found == range.xxh3) return;
+  file.verify_unchanged();  // zeros in the place of what is gone are no damage
+  fail_range(path, range, found, ranges, what_is_at);
 }
 
 }  // namespace accel::checkpoint

@@ -18,6 +18,7 @@
 #include <accel/result.h>
 
 #include "runtime/checkpoint/file_system.h"
+#include "runtime/checkpoint/mapped_file.h"
 
 namespace accel::checkpoint {
 
@@ -58,6 +59,9 @@ class RangeWriter {
   std::vector<FileRange> ranges_;
 };
 
+// Says what lies in [begin, end) of a file, for errors.
+using WhatIsAt = std::function<std::string(std::uint64_t begin, std::uint64_t end)>;
+
 // Bytes of the file and where they are to go.
 struct WantedBytes {
   std::uint64_t begin = 0;
@@ -66,12 +70,22 @@ struct WantedBytes {
   [[nodiscard]] std::uint64_t end() const noexcept { return begin + to.size(); }
 };
 
-// Fills `wanted`. `ranges`: of the whole file, sorted. what_is_at: says what lies in [begin, end), for the error.
+// Fills `wanted`. `ranges`: of the whole file, sorted.
 // Errors  throws kCheckpointIncomplete naming the file, the bytes and the rank that wrote them; kFileIo.
 void read_verified(int fd,
                    const std::filesystem::path& path,
                    const std::vector<FileRange>& ranges,
                    std::vector<WantedBytes> wanted,
-                   const std::function<std::string(std::uint64_t, std::uint64_t)>& what_is_at);
+                   const WhatIsAt& what_is_at);
+
+// The ranges that hold bytes which are wanted (their destinations are not looked at). `ranges`: sorted.
+[[nodiscard]] std::vector<FileRange> ranges_with(const std::vector<FileRange>& ranges,
+                                                 std::vector<WantedBytes> wanted);
+// Compares a range where the file is mapped. Errors  as read_verified().
+void verify_mapped(const MappedFile& file,
+                   const std::filesystem::path& path,
+                   const FileRange& range,
+                   const std::vector<FileRange>& ranges,
+                   const WhatIsAt& what_is_at);
 
 }  // namespace accel::checkpoint

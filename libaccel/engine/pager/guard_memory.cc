@@ -2,10 +2,7 @@
 // so the handler walks it without a lock, on whatever thread and in whatever state the fault came. It uses write(2) and
 // nothing that allocates. The label list of an entry is in place before its addresses are, and stays until the next use.
 //
-// The handler was installed over another one, or over the default. After its lines it hands the signal on: a handler of
-// before is called, anything else is put back and the faulting instruction runs into it again. So a debugger, a
-// sanitizer or the kernel's core dump sees the fault as if nothing had been between. A handler that is installed after
-// ours and does not chain hides our lines; nothing else changes.
+// The signal goes on afterwards to who had it before (runtime/memory_faults.h).
 
 #include "libaccel/engine/pager/guard_memory.h"
 
@@ -26,6 +23,7 @@
 
 #include "libaccel/interception/parameter_operators.h"
 #include "libaccel/tensors/alignment.h"
+#include "runtime/memory_faults.h"
 #include "runtime/page_size.h"
 
 namespace accel::pager {
@@ -39,8 +37,6 @@ struct GuardRange::Entry {
 };
 
 namespace {
-
-struct sigaction g_previous = {};
 
 // Large ranges lie on huge pages, when the kernel has any: filling 64 MiB takes it 32 faults instead of 16,384.
 constexpr std::size_t kHugeFrom = 2 * kHugePage;
@@ -116,20 +112,6 @@ void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcep
   line.print();
 }
 
-void hand_on(int signal, siginfo_t* info, void* context) noexcept {
-  if ((g_previous.sa_flags & SA_SIGINFO) != 0) {
-    g_previous.sa_sigaction(signal, info, context);
-    return;
-  }
-  if (g_previous.sa_handler != SIG_DFL && g_previous.sa_handler != SIG_IGN) {
-    g_previous.sa_handler(signal);
-    return;
-  }
-  // The instruction runs again after this, into what was there before; a signal that somebody sent does not.
-  ::sigaction(signal, &g_previous, nullptr);
-  if (info->si_code <= 0) ::raise(signal);
-}
-
 std::mutex g_mutex;  // of what follows; the handler takes it never
 std::vector<void*> g_free_entries;
 std::atomic<void*> g_entries{nullptr};
@@ -138,11 +120,11 @@ std::atomic<void*> g_entries{nullptr};
 
 // Sees Entry, which is private to GuardRange.
 struct GuardFault {
-  static void handle(int signal, siginfo_t* info, void* context) noexcept {
-    const int kept_errno = errno;
-    const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+  // Says what it knows, and mends nothing.
+  static bool handle(const siginfo_t& info) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(info.si_addr);
     for (auto* entry = static_cast<GuardRange::Entry*>(g_entries.load(std::memory_order_acquire));
-         info->si_code > 0 && entry != nullptr;
+         entry != nullptr;
          entry = entry->next) {
       const std::uintptr_t begin = entry->begin.load(std::memory_order_acquire);
       if (begin == 0 || address < begin || address >= begin + entry->bytes) continue;
@@ -153,17 +135,12 @@ struct GuardFault {
       tell(found, address - begin, entry->is_readable.load(std::memory_order_relaxed));
       break;
     }
-    errno = kept_errno;
-    hand_on(signal, info, context);
+    return false;
   }
 
   static void install() {
     static const bool is_installed = [] {
-      struct sigaction action = {};
-      action.sa_sigaction = &handle;
-      action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-      ::sigemptyset(&action.sa_mask);
-      ::sigaction(SIGSEGV, &action, &g_previous);
+      add_fault_handler(SIGSEGV, &handle, FaultRole::kTells);
       return true;
     }();
     (void)is_installed;

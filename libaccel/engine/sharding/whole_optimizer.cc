@@ -17,6 +17,7 @@
 
 #include <accel/types.h>
 
+#include "libaccel/engine/checkpoint/files/mapped_tensors.h"
 #include "libaccel/engine/checkpoint/states/archived_optimizer.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/sharding/archived_states.h"
@@ -230,6 +231,7 @@ void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTe
     return note_states();
   }
   const OptimizerTraits& kind = *traits_of(optimizer_);
+  const auto before = std::move(optimizer_.state());
   optimizer_.state().clear();
   for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
     kind.copy_options(whole.param_groups()[g].options(), optimizer_.param_groups()[g].options());
@@ -244,12 +246,21 @@ void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTe
       const ShardPiece* piece = model->piece_of(parameter);
       if (piece == nullptr) continue;
       std::unique_ptr<OptimizerParamState> state = found->second->clone();
+      const auto present = before.find(piece->tensor.unsafeGetTensorImpl());
+      c10::SmallVector<at::Tensor*, 4> places;
+      if (present != before.end() && kind.has_state(*present->second))
+        places = OptimizerStateView(kind, *present->second).tensors;
+      std::size_t i = 0;
       for (at::Tensor* field : OptimizerStateView(kind, *state).tensors) {
+        const at::Tensor place = i < places.size() ? *places[i] : at::Tensor();
+        ++i;
         if (!field->defined()) continue;
         const auto* parts = divided.find(*field);
-        *field = shaped_as(
-            piece->tensor,
-            parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values);
+        *field = checkpoint::placed_into(
+            place,
+            shaped_as(
+                piece->tensor,
+                parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values));
       }
       optimizer_.state()[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
     }

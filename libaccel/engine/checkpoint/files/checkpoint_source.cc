@@ -16,13 +16,15 @@ bool FolderSource::has(const std::string& file) const {
   return manifest_.files.contains(file);
 }
 
-LoadedParts FolderSource::parts(const std::string& file, const PartsWanted& wanted) {
+LoadedParts FolderSource::parts(const std::string& file,
+                                const PartsWanted& wanted,
+                                LoadedMemory memory) {
   const FileDigest expected = expected_digest(file);
   if (const auto ranges = manifest_.ranges.find(file); ranges != manifest_.ranges.end())
-    return read_ranged_file(folder_ / file, ranges->second, wanted);
+    return read_ranged_file(folder_ / file, ranges->second, wanted, memory);
   HashedParts read;
   try {
-    read = read_hashed_file(folder_ / file, wanted);
+    read = read_hashed_file(folder_ / file, wanted, memory);
   } catch (const Error& error) {
     // Its size is right, so its content is not what was saved.
     if (error.code() != ErrorCode::kSafetensorsHeader) throw;

@@ -23,7 +23,10 @@ class CheckpointSource {
   // What is read has been verified. Errors of both  kCheckpointMismatch when it was saved without that file,
   // kCheckpointIncomplete when it is damaged, kFileIo.
   [[nodiscard]] virtual std::string text(const std::string& file) = 0;
-  [[nodiscard]] virtual LoadedParts parts(const std::string& file, const PartsWanted& wanted) = 0;
+  // memory: kMapped where the caller copies what it keeps; a source may give memory of its own all the same.
+  [[nodiscard]] virtual LoadedParts parts(const std::string& file,
+                                          const PartsWanted& wanted,
+                                          LoadedMemory memory) = 0;
   // What the user should know of it: whole sentences without a newline.
   [[nodiscard]] virtual std::vector<std::string> notices() const { return {}; }
 };
@@ -39,7 +42,9 @@ class FolderSource final : public CheckpointSource {
   // Reads a file that is in no format of ours and compares it with the manifest. Errors as text().
   void check(const std::string& file) const;
   [[nodiscard]] std::string text(const std::string& file) override;
-  [[nodiscard]] LoadedParts parts(const std::string& file, const PartsWanted& wanted) override;
+  [[nodiscard]] LoadedParts parts(const std::string& file,
+                                  const PartsWanted& wanted,
+                                  LoadedMemory memory) override;
 
  private:
   [[nodiscard]] FileDigest expected_digest(const std::string& file) const;

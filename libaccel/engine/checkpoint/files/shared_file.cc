@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <accel/error.h>
 #include <accel/result.h>
 
+#include "libaccel/engine/checkpoint/files/mapped_tensors.h"
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
 #include "runtime/checkpoint/hashed_file.h"
 
@@ -144,11 +146,106 @@ void add_loaded(LoadedParts& loaded,
     part.values.copy_(tensor.flatten().narrow(0, part.begin, part.values.numel()));
 }
 
-HashedParts read_hashed_file(const fs::path& path, const PartsWanted& wanted) {
+namespace {
+
+// What is wanted of a tensor, as parts of it where it is.
+void add_mapped(LoadedParts& loaded,
+                const st::TensorInfo& info,
+                const at::Tensor& tensor,
+                const std::optional<std::vector<PartPlace>>& places) {
+  if (!places) {
+    loaded.tensors.emplace(info.name, tensor);
+    return;
+  }
+  std::vector<TensorPart> parts;
+  for (const PartPlace& place : *places)
+    parts.push_back({place.begin, tensor.view({-1}).narrow(0, place.begin, place.numel)});
+  const at::Tensor placeholder = allocate(info, at::kMeta);
+  loaded.tensors.emplace(info.name, placeholder);
+  loaded.divided.add(placeholder, std::move(parts));
+}
+
+// The same as read_hashed_file(), of a file that is mapped.
+HashedParts map_hashed_file(const std::shared_ptr<const MappedFile>& file,
+                            const st::Header& header,
+                            const PartsWanted& wanted) {
+  HashedParts read;
+  RunningHash hash;
+  const std::span<const std::byte> bytes = file->bytes();
+  for (std::uint64_t done = 0; done < bytes.size();) {
+    const std::span piece =
+        bytes.subspan(done, std::min<std::uint64_t>(kRangeBytes, bytes.size() - done));
+    file->read_ahead(done, piece.size());
+    hash.update(piece);
+    done += piece.size();
+  }
+  read.digest = hash.digest();
+  file->verify_unchanged();  // before a hash of zeros is called damage
+  read.loaded.mapped = file;
+  for (const st::TensorInfo& info : header.tensors)
+    add_mapped(read.loaded,
+               info,
+               mapped_tensor(file, info, header.data_offset + info.begin),
+               wanted(info));
+  return read;
+}
+
+// The bytes that are wanted of a file, whose destinations are where they are.
+std::vector<WantedBytes> places_in(const MappedFile& file,
+                                   const st::TensorInfo& info,
+                                   std::uint64_t place,
+                                   const std::optional<std::vector<PartPlace>>& places) {
+  const auto at = [&](std::uint64_t begin, std::uint64_t bytes) {
+    auto* const data = const_cast<std::byte*>(file.bytes().data() + begin);  // NOLINT: not written
+    return WantedBytes{begin, {data, bytes}};
+  };
+  if (!places) return {at(place, info.num_bytes())};
+  const std::uint64_t element = allocate(info, at::kMeta).element_size();
+  std::vector<WantedBytes> wanted;
+  for (const PartPlace& part : *places) {
+    wanted.push_back(at(place + static_cast<std::uint64_t>(part.begin) * element,
+                        static_cast<std::uint64_t>(part.numel) * element));
+  }
+  return wanted;
+}
+
+// The same as read_ranged_file(), of a file that is mapped. Ranges are compared by as many threads as operators have.
+LoadedParts map_ranged_file(const std::shared_ptr<const MappedFile>& file,
+                            const fs::path& path,
+                            const st::Header& header,
+                            const std::vector<FileRange>& ranges,
+                            const PartsWanted& wanted) {
+  LoadedParts loaded;
+  loaded.mapped = file;
+  std::vector<WantedBytes> bytes;
+  for (const st::TensorInfo& info : header.tensors) {
+    const std::uint64_t place = header.data_offset + info.begin;
+    const auto places = wanted(info);
+    for (const WantedBytes& part : places_in(*file, info, place, places)) bytes.push_back(part);
+    add_mapped(loaded, info, mapped_tensor(file, info, place), places);
+  }
+  const std::vector<FileRange> looked_at = ranges_with(ranges, std::move(bytes));
+  const WhatIsAt what_is_at = [&](std::uint64_t begin, std::uint64_t end) {
+    return tensors_in(header, begin, end);
+  };
+  at::parallel_for(0, std::ssize(looked_at), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      verify_mapped(*file, path, looked_at[static_cast<std::size_t>(i)], ranges, what_is_at);
+  });
+  return loaded;
+}
+
+}  // namespace
+
+HashedParts read_hashed_file(const fs::path& path, const PartsWanted& wanted, LoadedMemory memory) {
   InputFile file(path);
   Result<st::Header> header = st::read_header(file.fd());
   if (!header)
     throw std::move(header).error().while_doing("reading the header of " + path.string());
+  if (memory == LoadedMemory::kMapped) {
+    if (const auto mapped = MappedFile::map(file, path))
+      return map_hashed_file(mapped, *header, wanted);
+  }
   HashedParts read;
   std::string front(header->data_offset, '\0');
   file.read(std::as_writable_bytes(std::span(front)));
@@ -163,9 +260,14 @@ HashedParts read_hashed_file(const fs::path& path, const PartsWanted& wanted) {
 
 LoadedParts read_ranged_file(const fs::path& path,
                              const std::vector<FileRange>& ranges,
-                             const PartsWanted& wanted) {
+                             const PartsWanted& wanted,
+                             LoadedMemory memory) {
   const InputFile file(path);
   const st::Header header = verified_header(file, path, ranges);
+  if (memory == LoadedMemory::kMapped) {
+    if (const auto mapped = MappedFile::map(file, path))
+      return map_ranged_file(mapped, path, header, ranges, wanted);
+  }
   LoadedParts loaded;
   std::vector<WantedBytes> bytes;
   for (const st::TensorInfo& info : header.tensors) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,6 +25,7 @@
 #include "runtime/checkpoint/file_ranges.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/hashed_file.h"
+#include "runtime/checkpoint/mapped_file.h"
 
 namespace accel::checkpoint {
 
@@ -82,9 +84,13 @@ using PartsWanted =
     std::function<std::optional<std::vector<PartPlace>>(const safetensors::TensorInfo&)>;
 
 struct LoadedParts {
-  safetensors::TensorMap tensors;  // whole ones, and placeholders on the meta device
-  DividedTensors divided;          // what the placeholders stand for
+  safetensors::TensorMap tensors;            // whole ones, and placeholders on the meta device
+  DividedTensors divided;                    // what the placeholders stand for
+  std::shared_ptr<const MappedFile> mapped;  // where they lie; nullptr: in memory of their own
 };
+
+// Whether what is loaded has memory of its own, or is looked at where the file is mapped (mapped_tensors.h).
+enum class LoadedMemory { kOwn, kMapped };
 
 // Adds a placeholder for a tensor, and returns the parts that are wanted of it, still empty: their memory is that of `loaded`.
 [[nodiscard]] std::vector<TensorPart> add_divided(LoadedParts& loaded,
@@ -100,7 +106,8 @@ void add_loaded(LoadedParts& loaded,
 // rank that wrote it; kFileIo.
 [[nodiscard]] LoadedParts read_ranged_file(const std::filesystem::path& path,
                                            const std::vector<FileRange>& ranges,
-                                           const PartsWanted& wanted);
+                                           const PartsWanted& wanted,
+                                           LoadedMemory memory = LoadedMemory::kOwn);
 
 // The same of a file that was written by one rank and has one hash: read whole, one tensor at a time. Errors as
 // safetensors::load_file().
@@ -109,6 +116,7 @@ struct HashedParts {
   FileDigest digest;
 };
 [[nodiscard]] HashedParts read_hashed_file(const std::filesystem::path& path,
-                                           const PartsWanted& wanted);
+                                           const PartsWanted& wanted,
+                                           LoadedMemory memory = LoadedMemory::kOwn);
 
 }  // namespace accel::checkpoint

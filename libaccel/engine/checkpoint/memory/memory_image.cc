@@ -218,7 +218,9 @@ at::Tensor MemorySource::assembled(const std::string& file, const st::TensorInfo
   return end == whole.nbytes() ? whole : at::Tensor();
 }
 
-LoadedParts MemorySource::parts(const std::string& file, const PartsWanted& wanted) {
+LoadedParts MemorySource::parts(const std::string& file,
+                                const PartsWanted& wanted,
+                                LoadedMemory /*memory*/) {
   const auto mine = own_.files.find(file);
   const auto shared = first_.files.find(file);
   if (mine == own_.files.end() && shared == first_.files.end())

@@ -56,7 +56,9 @@ class MemorySource final : public CheckpointSource {
   [[nodiscard]] bool has(const std::string& file) const override;
   [[nodiscard]] std::string text(const std::string& file) override;
   // Errors  kCheckpointMismatch when other parts are wanted than this rank has saved, or a whole that the node lacks parts of.
-  [[nodiscard]] LoadedParts parts(const std::string& file, const PartsWanted& wanted) override;
+  [[nodiscard]] LoadedParts parts(const std::string& file,
+                                  const PartsWanted& wanted,
+                                  LoadedMemory memory) override;
 
  private:
   struct Part {

@@ -1,7 +1,7 @@
 // Reading a checkpoint.
 //
 // A load that fails half way would leave a model that is neither the old nor the new one. So it has
-// two halves: staging reads every file this rank needs into memory, compares size and hash with the
+// two halves: staging reads every file this rank needs, or maps it, compares size and hash with the
 // manifest and names, shapes and types with the objects; then the ranks agree; only then is
 // anything changed. Objects of the user's own (schedulers, loaders, registered ones) may still
 // refuse their state in load_state_dict(); they come before the tensors, and the ranks agree on
@@ -109,11 +109,13 @@ class Stager {
       const std::string name = numbered("model", i) + std::string(kTensorSuffix);
       std::map<std::string, at::Tensor> by_name;
       for (const NamedTensor& item : state_of(*models[i])) by_name.emplace(item.name, item.tensor);
-      auto loaded = std::make_shared<LoadedParts>(
-          source_.parts(name, [&](const safetensors::TensorInfo& info) {
-            const auto found = by_name.find(info.name);
-            return found == by_name.end() ? std::nullopt : places_of(found->second, info);
-          }));
+      const PartsWanted wanted = [&](const safetensors::TensorInfo& info) {
+        const auto found = by_name.find(info.name);
+        return found == by_name.end() ? std::nullopt : places_of(found->second, info);
+      };
+      auto loaded =
+          std::make_shared<LoadedParts>(source_.parts(name, wanted, LoadedMemory::kMapped));
+      note_mapped(*loaded);
       FittedState fitted = fit_state(*models[i],
                                      loaded->tensors,
                                      folder_ / name,
@@ -130,11 +132,16 @@ class Stager {
     const ParameterNames names(objects_.models);
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
       const std::string stem = numbered("optimizer", i);
-      LoadedParts loaded = source_.parts(
-          stem + std::string(kTensorSuffix), [&](const safetensors::TensorInfo& info) {
-            const at::Tensor* parameter = names.parameter_of(info.name);
-            return parameter == nullptr ? std::nullopt : places_of(*parameter, info);
-          });
+      const PartsWanted wanted = [&](const safetensors::TensorInfo& info) {
+        const at::Tensor* parameter = names.parameter_of(info.name);
+        return parameter == nullptr ? std::nullopt : places_of(*parameter, info);
+      };
+      LoadedParts loaded =
+          source_.parts(stem + std::string(kTensorSuffix),
+                        wanted,
+                        copies_loaded_states(*objects_.optimizers[i]) ? LoadedMemory::kMapped
+                                                                      : LoadedMemory::kOwn);
+      note_mapped(loaded);
       for (const auto& [name, tensor] : loaded.tensors) {
         if (const auto* read = loaded.divided.find(tensor)) objects_.divided->add(tensor, *read);
       }
@@ -202,7 +209,12 @@ class Stager {
   }
 
   safetensors::TensorMap tensors(const std::string& name) {
-    return source_.parts(name, [](const safetensors::TensorInfo&) { return std::nullopt; }).tensors;
+    const PartsWanted all = [](const safetensors::TensorInfo&) { return std::nullopt; };
+    return source_.parts(name, all, LoadedMemory::kOwn).tensors;
+  }
+
+  void note_mapped(const LoadedParts& loaded) {
+    if (loaded.mapped != nullptr) staged_.mapped_.push_back(loaded.mapped);
   }
 
   void notice(const std::string& text) {
@@ -230,6 +242,7 @@ void StagedCheckpoint::stage_models(CheckpointSource& source,
 }
 
 void StagedCheckpoint::apply_states() {
+  for (const auto& file : mapped_) file->verify_unchanged();
   for (const auto& action : states_) action();
 }
 

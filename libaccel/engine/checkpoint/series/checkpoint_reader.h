@@ -1,9 +1,10 @@
-// CheckpointReader: brings a checkpoint into memory, verified, before anything is changed.
+// CheckpointReader: looks at all of a checkpoint, verified, before anything is changed.
 //
 // Threads:  the thread that trains; every rank makes the same calls.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 
 #include "libaccel/engine/checkpoint/files/checkpoint_source.h"
 #include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
+#include "runtime/checkpoint/mapped_file.h"
 
 namespace accel::checkpoint {
 
@@ -26,9 +28,10 @@ class StagedCheckpoint {
                     const CheckpointObjects& objects,
                     const std::vector<torch::nn::Module*>& models);
 
-  // Hands schedulers, loaders, scaler and custom objects their states: each may refuse its own.
+  // Hands schedulers, loaders, scaler and custom objects their states: each may refuse its own. Before that nothing has changed;
+  // Errors  kCheckpointIncomplete: somebody has written to a file since it was compared.
   void apply_states();
-  // Models, optimizers, and the random state last. Does not fail.
+  // Models, optimizers, and the random state last. Fails only with kCheckpointIncomplete, when somebody writes to a file just now.
   void apply_tensors();
 
   // Without its folder.
@@ -43,6 +46,7 @@ class StagedCheckpoint {
   std::vector<std::function<void()>> states_;
   std::vector<std::function<void()>> tensors_;
   std::vector<std::function<void()>> models_;
+  std::vector<std::shared_ptr<const MappedFile>> mapped_;  // whose tensors are to be copied
 };
 
 // Loads `folder` on all ranks. Errors as load_checkpoint().

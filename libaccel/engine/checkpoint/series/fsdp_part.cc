@@ -40,8 +40,10 @@ class PartSource final : public CheckpointSource {
   [[nodiscard]] std::string text(const std::string& file) override {
     return folder_->text(renamed(file));
   }
-  [[nodiscard]] LoadedParts parts(const std::string& file, const PartsWanted& wanted) override {
-    return folder_->parts(renamed(file), wanted);
+  [[nodiscard]] LoadedParts parts(const std::string& file,
+                                  const PartsWanted& wanted,
+                                  LoadedMemory memory) override {
+    return folder_->parts(renamed(file), wanted, memory);
   }
   [[nodiscard]] std::vector<std::string> notices() const override { return folder_->notices(); }
 

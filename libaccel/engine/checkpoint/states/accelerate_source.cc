@@ -250,10 +250,12 @@ std::string AccelerateSource::text(const std::string& file) {
   return stem.starts_with("optimizer") ? optimizer(stem).saved.json : encode_state(state(stem));
 }
 
-LoadedParts AccelerateSource::parts(const std::string& file, const PartsWanted& wanted) {
+LoadedParts AccelerateSource::parts(const std::string& file,
+                                    const PartsWanted& wanted,
+                                    LoadedMemory memory) {
   const std::string stem = stem_of(file);
-  if (stem.starts_with("model")) return weights(stem, wanted);
-  if (verified_ && verified_->has(file)) return verified_->parts(file, wanted);
+  if (stem.starts_with("model")) return weights(stem, wanted, memory);
+  if (verified_ && verified_->has(file)) return verified_->parts(file, wanted, memory);
   if (stem.starts_with("optimizer")) return optimizer_parts(stem, wanted);
   LoadedParts loaded;
   for (const auto& [name, tensor] : state(stem).tensors) add_whole(loaded, name, tensor, wanted);
@@ -296,7 +298,9 @@ bool AccelerateSource::strips_wrapper(const std::vector<std::string>& names) con
                         names, [&](const std::string& name) { return name.starts_with(twice); });
 }
 
-LoadedParts AccelerateSource::weights(const std::string& stem, const PartsWanted& wanted) {
+LoadedParts AccelerateSource::weights(const std::string& stem,
+                                      const PartsWanted& wanted,
+                                      LoadedMemory memory) {
   const std::string file = stem + std::string(kTensorSuffix);
   const fs::path parts_folder = folder_ / fsdp_weights_folder(stem);
   std::vector<std::string> names;
@@ -335,8 +339,8 @@ LoadedParts AccelerateSource::weights(const std::string& stem, const PartsWanted
   } else if (!pickle.empty()) {
     for (const auto& [name, tensor] : pickled) add_whole(loaded, name, tensor, wanted_here);
   } else {
-    loaded = verified_ ? verified_->parts(file, wanted_here)
-                       : std::move(read_hashed_file(folder_ / file, wanted_here).loaded);
+    loaded = verified_ ? verified_->parts(file, wanted_here, memory)
+                       : std::move(read_hashed_file(folder_ / file, wanted_here, memory).loaded);
   }
   if (skipped == 0) return loaded;
   safetensors::TensorMap renamed;

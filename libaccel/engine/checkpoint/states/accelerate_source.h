@@ -48,7 +48,9 @@ class AccelerateSource final : public CheckpointSource {
   [[nodiscard]] const Manifest& manifest() const noexcept override { return manifest_; }
   [[nodiscard]] bool has(const std::string& file) const override;
   [[nodiscard]] std::string text(const std::string& file) override;
-  [[nodiscard]] LoadedParts parts(const std::string& file, const PartsWanted& wanted) override;
+  [[nodiscard]] LoadedParts parts(const std::string& file,
+                                  const PartsWanted& wanted,
+                                  LoadedMemory memory) override;
   [[nodiscard]] std::vector<std::string> notices() const override { return notices_; }
 
  private:
@@ -59,7 +61,9 @@ class AccelerateSource final : public CheckpointSource {
   [[nodiscard]] bool is_folder(const std::string& name) const;
   // A file that is there, once it was compared with the manifest.
   [[nodiscard]] std::unique_ptr<PythonFile> open(const std::string& file);
-  [[nodiscard]] LoadedParts weights(const std::string& stem, const PartsWanted& wanted);
+  [[nodiscard]] LoadedParts weights(const std::string& stem,
+                                    const PartsWanted& wanted,
+                                    LoadedMemory memory);
   // Whether the part's files of FSDP are there, and the manifest does not list them.
   [[nodiscard]] bool is_beside_checkpoint() const;
   [[nodiscard]] bool strips_wrapper(const std::vector<std::string>& names) const;

@@ -13,6 +13,7 @@
 #include <accel/error.h>
 #include <accel/non_persistent_buffers.h>
 
+#include "libaccel/engine/checkpoint/files/mapped_tensors.h"
 #include "libaccel/engine/construction/tensor_memory.h"
 #include "libaccel/tensors/memory_key.h"
 
@@ -105,11 +106,11 @@ void FittedState::apply(const DividedTensors& loaded, const DividedTensors* pres
     if (from == nullptr) {
       if (copy.to.is_meta() && !copy.from.is_meta())
         construction::give_memory(copy.to, construction::memory_like(copy.to));
-      copy.to.detach().copy_(copy.from);
+      copy_loaded(copy.to, copy.from);
       continue;
     }
     const std::vector<TensorPart>& to = *present->find(copy.to);
-    for (std::size_t i = 0; i < to.size(); ++i) to[i].values.detach().copy_(from->at(i).values);
+    for (std::size_t i = 0; i < to.size(); ++i) copy_loaded(to[i].values, from->at(i).values);
   }
 }
 

@@ -30,6 +30,7 @@
 #include <accel/error.h>
 #include <accel/state_dict.h>
 
+#include "libaccel/engine/checkpoint/files/mapped_tensors.h"
 #include "libaccel/engine/checkpoint/files/state_files.h"
 #include "libaccel/engine/checkpoint/states/archived_optimizer.h"
 #include "libaccel/engine/checkpoint/states/named_states.h"
@@ -143,7 +144,38 @@ struct PendingLoad {
   std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> states;
   std::vector<json> options;  // one per group
 
+  // What has no place in the optimizer yet gets memory of its own, while a lack of it changes nothing.
+  void own_what_is_new() {
+    for (auto& [key, state] : states) {
+      for_each_place(key, *state, [](const at::Tensor& place, at::Tensor& loaded) {
+        if (!has_place_for(place, loaded)) loaded = owned(loaded);
+      });
+    }
+  }
+
+  // use(place, loaded) for each tensor of a state; place: what the optimizer has there, or undefined.
+  template <typename Use>
+  void for_each_place(void* key, OptimizerParamState& loaded, Use use) const {
+    const auto& present = optimizer->state();
+    const auto found = present.find(key);
+    c10::SmallVector<at::Tensor*, 4> places;
+    if (found != present.end() && kind->has_state(*found->second))
+      places = OptimizerStateView(*kind, *found->second).tensors;
+    std::size_t i = 0;
+    for (at::Tensor* const tensor : OptimizerStateView(*kind, loaded).tensors) {
+      const at::Tensor place = i < places.size() ? *places[i] : at::Tensor();
+      ++i;
+      if (tensor->defined()) use(place, *tensor);
+    }
+  }
+
   void apply() {
+    const at::NoGradGuard no_grad;
+    for (auto& [key, state] : states) {
+      for_each_place(key, *state, [](const at::Tensor& place, at::Tensor& loaded) {
+        loaded = placed_into(place, loaded);
+      });
+    }
     auto& present = optimizer->state();
     present.clear();
     for (auto& [key, state] : states) present[key] = std::move(state);
@@ -220,6 +252,7 @@ class OptimizerLoader {
     }
     if (!tensors.empty())
       throw_mismatch(what_ + ".safetensors holds the unknown tensor " + tensors.begin()->first);
+    pending_->own_what_is_new();
     return [pending = pending_] { pending->apply(); };
   }
 
@@ -395,6 +428,12 @@ std::uint64_t expected_state_bytes(const Optimizer& optimizer) {
     }
   }
   return bytes;
+}
+
+bool copies_loaded_states(const Optimizer& optimizer) {
+  const OptimizerTraits* const kind = traits_of(optimizer);
+  return dynamic_cast<const Stateful*>(&optimizer) == nullptr && kind != nullptr &&
+         has_state_by_parameter(*kind);
 }
 
 bool may_have_divided_states(const Optimizer& optimizer) {

@@ -66,6 +66,10 @@ struct SavedOptimizer {
 // asked for them, and then whole.
 [[nodiscard]] bool may_have_divided_states(const torch::optim::Optimizer& optimizer);
 
+// Whether a load copies the tensors of its states to where they are, or into tensors of their own. Others are given what was
+// loaded, to keep.
+[[nodiscard]] bool copies_loaded_states(const torch::optim::Optimizer& optimizer);
+
 // Checks everything now; the returned function changes the optimizer and cannot fail on what was
 // saved. `what` names the optimizer in messages ("optimizer_1"). Errors  throws
 // kCheckpointMismatch: another type, other groups or parameters, a tensor of another shape.

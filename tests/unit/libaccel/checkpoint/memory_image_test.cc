@@ -59,7 +59,10 @@ at::Tensor whole_of(const RankImage& own, const std::vector<const RankImage*>& o
   std::vector<std::span<const std::byte>> contents;
   for (const RankImage* other : others) contents.push_back(other->bytes());
   MemorySource source(own.bytes(), own.bytes(), std::move(contents));
-  return source.parts(kFile, [](const auto&) { return std::nullopt; }).tensors.at("weight");
+  return source
+      .parts(
+          kFile, [](const auto&) { return std::nullopt; }, checkpoint::LoadedMemory::kOwn)
+      .tensors.at("weight");
 }
 
 void expect_refused(const RankImage& own, const std::vector<const RankImage*>& others) {
