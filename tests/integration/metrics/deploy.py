@@ -21,9 +21,9 @@ OF_PROMETHEUS = {"up": {"job", "instance"}, "ALERTS": {"alertname", "alertstate"
 
 
 def families():
-    """{name of a series: its labels} of the table in docs/metrics.md, which a unit test compares with that in code."""
+    """{name of a series: its labels} of the table in docs/reference/metrics.md, which a unit test compares with that in code."""
     found = {}
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", (SOURCE / "docs/metrics.md").read_text(), re.M)
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", (SOURCE / "docs/reference/metrics.md").read_text(), re.M)
     for name, kind, labels in rows:
         names = {label.strip() for label in labels.split(",") if label.strip()} | {"job", "instance"}
         if kind == "histogram":
