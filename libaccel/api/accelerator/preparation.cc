@@ -235,7 +235,8 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   }
   const bool is_placed = asked.device_placement.value_or(options.device_placement);
   if (is_placed && !sharding::is_empty(*module)) module->to(state.device());
-  if (is_reproducible && !asked.evaluation_mode) refuse_irreproducible(*module, options, fsdp);
+  if (is_reproducible && !asked.evaluation_mode)
+    refuse_irreproducible(*module, options, fsdp, recipe, state.num_processes());
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = state.process_group();
   const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;

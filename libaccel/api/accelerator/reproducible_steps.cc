@@ -54,7 +54,9 @@ bool wants_reproducible(const AcceleratorOptions& options) {
 
 void refuse_irreproducible(const torch::nn::Module& module,
                            const AcceleratorOptions& options,
-                           const std::optional<sharding::FsdpSettings>& fsdp) {
+                           const std::optional<sharding::FsdpSettings>& fsdp,
+                           const PrecisionRecipe& recipe,
+                           int num_processes) {
   for (const auto& buffer : module.named_buffers()) {
     if (!buffer.key().ends_with("num_batches_tracked")) continue;
     refuse_in_reproducible("the running averages of " + buffer.key() +
@@ -66,11 +68,11 @@ void refuse_irreproducible(const torch::nn::Module& module,
     refuse_in_reproducible("a comm_hook, which sums gradients in its own order",
                            "leave ddp.comm_hook out");
   if (!fsdp) return;
-  const bool has_replicas = fsdp->strategy == ShardingStrategy::kHybridShard ||
-                            fsdp->strategy == ShardingStrategy::kHybridShardZero2;
-  if (has_replicas)
-    refuse_in_reproducible("sharding in groups of ranks (HYBRID_SHARD)",
-                           "use FULL_SHARD or SHARD_GRAD_OP");
+  // Of several ranks each computes with parameters in 16 bits, and one alone has no shards and keeps fp32.
+  if (fsdp->strategy != ShardingStrategy::kNoShard && recipe.is_of_shards() && num_processes == 1)
+    refuse_in_reproducible(
+        "a mixed_precision_policy on one process, which several have and one has not",
+        "start two processes or more, or use mixed_precision in place of the policy");
   if (fsdp->gradient_clipping) {
     refuse_in_reproducible(
         "gradient_clipping of the DeepSpeed file, which adds up its norm rank by rank",
@@ -135,7 +137,11 @@ void ReproducibleSteps::begin_backward() {
   for (const auto& model : prepared_.models) {
     auto found = sums_.find(model.get());
     if (found == sums_.end()) {
-      found = sums_.emplace(model.get(), SubtreeSums(trainable_parameters(*model->module()))).first;
+      found =
+          sums_
+              .emplace(model.get(),
+                       SubtreeSums(trainable_parameters(*model->module()), model->recipe().reduce))
+              .first;
     }
     found->second.begin();
   }

@@ -20,6 +20,7 @@
 
 #include "libaccel/api/accelerator/preparation.h"
 #include "libaccel/engine/gradients/subtree_sums.h"
+#include "libaccel/engine/precision/precision_recipe.h"
 
 namespace accel::detail {
 
@@ -76,7 +77,9 @@ class ReproducibleSteps {
 // Throws kUnsupported where a model, or an option, cannot be reproducible.
 void refuse_irreproducible(const torch::nn::Module& module,
                            const AcceleratorOptions& options,
-                           const std::optional<sharding::FsdpSettings>& fsdp);
+                           const std::optional<sharding::FsdpSettings>& fsdp,
+                           const PrecisionRecipe& recipe,
+                           int num_processes);
 
 // What AcceleratorOptions::reproducible says, else ACCEL_REPRODUCIBLE. Throws kEnvInvalid.
 [[nodiscard]] bool wants_reproducible(const AcceleratorOptions& options);

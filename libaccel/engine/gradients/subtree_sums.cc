@@ -3,6 +3,8 @@
 
 #include "libaccel/engine/gradients/subtree_sums.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 
 #include <accel/error.h>
@@ -45,8 +47,18 @@ void SubtreeSums::AddEach::operator()(Gradients& left, Gradients& right) const {
   for (std::size_t i = 0; i < left.size(); ++i) add_gradient(left[i], right[i]);
 }
 
-SubtreeSums::SubtreeSums(std::vector<NamedParameter> parameters)
-    : parameters_(std::move(parameters)) {}
+SubtreeSums::SubtreeSums(std::vector<NamedParameter> parameters,
+                         std::optional<at::ScalarType> dtype)
+    : parameters_(std::move(parameters)), dtype_(dtype) {
+  rounds_any_ = std::any_of(parameters_.begin(), parameters_.end(), [this](const auto& parameter) {
+    return rounds(parameter.tensor);
+  });
+}
+
+bool SubtreeSums::rounds(const at::Tensor& parameter) const {
+  return dtype_ && at::isFloatingType(parameter.scalar_type()) &&
+         parameter.scalar_type() != *dtype_;
+}
 
 void SubtreeSums::begin() {
   drop();
@@ -55,7 +67,7 @@ void SubtreeSums::begin() {
 
 void SubtreeSums::before_backward(std::int64_t micro_batch) {
   auto& entries = sum_.entries();
-  if (entries.empty() || !entries.back().place.is_left_of({0, micro_batch})) return;
+  if (rounds_any_ || entries.empty() || !entries.back().place.is_left_of({0, micro_batch})) return;
   left_ = std::move(entries.back().value);
   entries.pop_back();
   versions_.assign(parameters_.size(), 0);
@@ -89,6 +101,7 @@ void SubtreeSums::take(std::int64_t micro_batch) {
                   "construct the embedding with sparse(false)");
     }
     own.push_back(taken_from(parameter.tensor));
+    if (own.back().defined() && rounds(parameter.tensor)) own.back() = own.back().to(*dtype_);
   }
   const bool has_left = left_.has_value();
   if (has_left) settle_left(own);

@@ -13,6 +13,8 @@
 //
 // What has no gradient counts as zeros, so that it does not matter who has the other half (-0 becomes +0 in a sum).
 //
+// Each gradient is rounded to the dtype that ranks sum in before the first addition: a sum on one rank and one over two round alike.
+//
 // Threads:  the thread that trains.
 // Cost:     the additions of an ordinary accumulation; a gradient of the model for each subtree that is not complete.
 #pragma once
@@ -79,13 +81,14 @@ class TreeSum {
 class SubtreeSums {
  public:
   using Gradients = std::vector<at::Tensor>;  // by parameter; undefined: none
-  // Leaves that require a gradient.
-  explicit SubtreeSums(std::vector<NamedParameter> parameters);
+  // parameters: leaves that require a gradient. dtype: in which gradients are summed; unset: each in its own.
+  explicit SubtreeSums(std::vector<NamedParameter> parameters,
+                       std::optional<at::ScalarType> dtype = std::nullopt);
 
   // Before the first micro-batch of a step: gradients that are there already are kept apart, until give().
   void begin();
   // Before the backward of the micro-batch: where the one before it is its left half, autograd adds to that one's gradients in
-  // place, while the new ones are still in the caches.
+  // place, while the new ones are still in the caches. Not where gradients come in another dtype than they are summed in.
   void before_backward(std::int64_t micro_batch);
   // Takes the gradients of the micro-batch away from the parameters. Throws kUnsupported naming a parameter whose gradient is
   // sparse.
@@ -108,9 +111,12 @@ class SubtreeSums {
     void operator()(Gradients& left, Gradients& right) const;
   };
 
+  [[nodiscard]] bool rounds(const at::Tensor& parameter) const;
   void settle_left(Gradients& both);
 
   std::vector<NamedParameter> parameters_;
+  std::optional<at::ScalarType> dtype_;
+  bool rounds_any_;
   Gradients kept_;
   TreeSum<Gradients, AddEach> sum_{AddEach{}};
   // Of the left half that autograd adds to: its gradients, and what tells whether they were added to.

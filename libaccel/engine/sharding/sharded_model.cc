@@ -20,7 +20,11 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
@@ -373,6 +377,33 @@ at::Tensor ShardedModel::flat_gradient(const Unit& unit,
   return flat;
 }
 
+// Ranks that have the same shard sum a part of it each, and give it to one another: no sum is made twice, and none in another
+// order on another replica.
+at::Tensor ShardedModel::summed_shard(TreeExchange& exchange, std::vector<at::Tensor> flats) {
+  const std::int64_t num_replicas = mesh_->size(MeshAxis::kReplicate);
+  if (num_replicas == 1) return exchange.reduce_scatter(std::move(flats));
+  constexpr const char* kOperation = "summing gradients in the order of micro-batches";
+  const auto& replicas = mesh_->group(MeshAxis::kReplicate);
+  if (!part_of_rank_.defined()) {
+    const at::Tensor own =
+        at::full({1}, group_->rank() * num_replicas + replicas->rank(), at::kLong);
+    part_of_rank_ = at::empty({all_->size()}, at::kLong);
+    all_->all_gather_into(part_of_rank_, own, kOperation);
+  }
+  const std::int64_t numel = flats.front().numel() / group_->size();
+  const std::int64_t part = (numel + num_replicas - 1) / num_replicas;
+  for (at::Tensor& flat : flats) {
+    flat = at::constant_pad_nd(flat.view({group_->size(), numel}), {0, part * num_replicas - numel})
+               .view({-1, part})
+               .index_select(0, part_of_rank_)
+               .view({-1});
+  }
+  const at::Tensor own = exchange.reduce_scatter(std::move(flats));
+  at::Tensor shard = at::empty({part * num_replicas}, own.options());
+  replicas->all_gather_into(shard, own, kOperation);
+  return shard.narrow(0, 0, numel);
+}
+
 void ShardedModel::sum_in_order(SubtreeSums& own, const MicroBatches& run) {
   const at::NoGradGuard no_grad;
   divided_->withdraw();
@@ -386,7 +417,7 @@ void ShardedModel::sum_in_order(SubtreeSums& own, const MicroBatches& run) {
       flats.push_back(flat_gradient(unit, subtree));
       for (const Slot& slot : unit.slots) subtree[slot.parameter].reset();
     }
-    shards.push_back(exchange.reduce_scatter(std::move(flats)));
+    shards.push_back(summed_shard(exchange, std::move(flats)));
   }
   own.drop();
   hand_out_gradients(std::move(shards), was_used);

@@ -48,6 +48,10 @@ namespace torch::nn {
 class Module;
 }
 
+namespace accel {
+class TreeExchange;
+}
+
 namespace accel::sharding {
 
 struct ShardPiece {
@@ -170,6 +174,8 @@ class ShardedModel : public ModelSync {
   void hand_out_gradients(std::vector<at::Tensor> shards, const std::vector<bool>& was_used);
   [[nodiscard]] at::Tensor flat_gradient(const Unit& unit,
                                          const SubtreeSums::Gradients& gradients) const;
+  // This rank's shard of the sum of the subtrees of all ranks.
+  [[nodiscard]] at::Tensor summed_shard(TreeExchange& exchange, std::vector<at::Tensor> flats);
   [[nodiscard]] bool has_piece_gradients() const;
   [[nodiscard]] bool has_new_gradient(std::size_t ignored) const;
   void average_ignored();
@@ -210,6 +216,7 @@ class ShardedModel : public ModelSync {
   bool has_ever_stepped_ = false;
   bool has_handed_out_ = false;
   std::vector<bool> was_used_;  // by parameter, in the last exchange
+  at::Tensor part_of_rank_;     // by rank of all_; undefined: no replicas, or not asked for yet
 };
 
 }  // namespace accel::sharding

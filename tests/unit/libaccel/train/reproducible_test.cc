@@ -1,5 +1,5 @@
-// Reproducible training: losses and weights have the same bits on 1, 2, 3, 5 and 8 ranks, as copies, with ZeRO-1 and with FULL_SHARD,
-// and when a run goes on with another number of ranks.
+// Reproducible training: losses and weights have the same bits on 1, 2, 3, 5 and 8 ranks, on one node and on several, as copies, with
+// ZeRO-1, FULL_SHARD and HYBRID_SHARD, in fp32, bf16 and fp16, and when a run goes on with another number of ranks.
 //
 // Each run leaves its bits in a file; the test compares the files.
 
@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -35,13 +36,17 @@
 #include <accel/accelerator.h>
 #include <accel/dataloader.h>
 #include <accel/error.h>
+#include <accel/fsdp.h>
 #include <accel/micro_batches.h>
+#include <accel/parallelism_config.h>
 #include <accel/random.h>
 #include <accel/schedulers.h>
+#include <accel/state.h>
 
 #include "libaccel/engine/gradients/subtree_sums.h"
 #include "libaccel/engine/optim/exact_norm.h"
 #include "tests/support/error_of.h"
+#include "tests/support/fake_nodes.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -163,9 +168,24 @@ struct Lesson {
   bool has_weights = false;
 };
 
+AcceleratorOptions reproducible_options(PrecisionType precision = PrecisionType::kNo) {
+  AcceleratorOptions options{.mixed_precision = precision,
+                             .gradient_accumulation_steps = kMicroBatches,
+                             .reproducible = true};
+  // The first steps overflow, and some later ones do again.
+  options.grad_scaler = {.init_scale = 1 << 20, .growth_interval = 2};
+  return options;
+}
+
+Lesson of_strategy(const std::string& name,
+                   ShardingStrategy strategy,
+                   AcceleratorOptions options = reproducible_options()) {
+  options.fsdp_plugin.emplace().sharding_strategy = strategy;
+  return {name, std::move(options)};
+}
+
 std::vector<Lesson> lessons() {
-  const AcceleratorOptions copies{.gradient_accumulation_steps = kMicroBatches,
-                                  .reproducible = true};
+  const AcceleratorOptions copies = reproducible_options();
   std::vector<Lesson> all{{"copies", copies}, {"copies", copies, /*is_adam=*/true}};
   all.push_back({"copies, weighted", copies, false, /*has_weights=*/true});
   AcceleratorOptions zero1 = copies;
@@ -198,9 +218,14 @@ std::string bits_of(double value) {
 // What a run has left, as exact texts.
 struct Bits {
   std::string losses;  // by micro-batch
-  std::string norms;   // by step
+  std::string norms;   // by step; in fp16 with the scale of the loss behind it
   std::string weights;
 };
+
+std::string scale_of(const Accelerator& accelerator) {
+  if (accelerator.scaler() == nullptr) return {};
+  return " scale " + bits_of(accelerator.scaler()->get_scale());
+}
 
 // Of whole steps, by micro-batch: each rank has the losses of its run.
 std::string losses_of_all(const Accelerator& accelerator, const std::vector<double>& losses) {
@@ -234,6 +259,7 @@ Bits train(const Lesson& lesson,
            const std::filesystem::path& project = {},
            bool resumes = false,
            int last_step = -1) {
+  AcceleratorState::reset();  // the precision of the lesson before
   Accelerator accelerator(lesson.options);
   set_seed(11, {.device_specific = true});  // rank 0's counts
   Net net;
@@ -256,11 +282,11 @@ Bits train(const Lesson& lesson,
       losses.push_back(loss.template item<double>());
       if (accelerator.sync_gradients()) {
         bits.norms +=
-            bits_of(accelerator.clip_grad_norm_(net->parameters(), 0.5).template item<double>()) +
-            "\n";
+            bits_of(accelerator.clip_grad_norm_(net->parameters(), 0.5).template item<double>());
         ++step;
       }
       optimizer.step();
+      if (accelerator.sync_gradients()) bits.norms += scale_of(accelerator) + "\n";
       scheduler.step();
       optimizer.zero_grad();
       if (step == last_step) {
@@ -303,6 +329,160 @@ TEST(Reproducible, BitsAreTheSameOnAnyNumberOfRanksByEveryStrategy) {
     EXPECT_TRUE(text_of(folder.file(std::to_string(ranks))) == expected) << ranks << " ranks";
 }
 
+// ---- nodes and precisions
+
+struct Nodes {
+  int num_nodes = 1;
+  int num_places = 1;
+  bool is_dealt_in_turn = false;  // ranks to nodes
+
+  [[nodiscard]] std::string name() const {
+    return std::to_string(num_nodes) + "x" + std::to_string(num_places) +
+           (is_dealt_in_turn ? " in turn" : "");
+  }
+};
+
+// Trains each lesson on those nodes; the file of that name has the bits.
+void train_on(const Nodes& nodes,
+              const std::vector<Lesson>& taught,
+              const test::ScratchFolder& folder) {
+  test::run_ranks(nodes.num_nodes * nodes.num_places, [&] {
+    const int rank = test::rank_of_this_process();
+    if (nodes.is_dealt_in_turn) {
+      test::be_on_node(
+          rank % nodes.num_nodes, nodes.num_nodes, rank / nodes.num_nodes, nodes.num_places);
+    } else {
+      test::be_on_node(
+          rank / nodes.num_places, nodes.num_nodes, rank % nodes.num_places, nodes.num_places);
+    }
+    at::set_num_threads(1);
+    const PartialState state;
+    for (const Lesson& lesson : taught) {
+      const Bits bits = train(lesson);
+      if (rank != 0) continue;
+      add_to(folder.file(nodes.name()),
+             lesson.name + "\n" + bits.losses + bits.norms + bits.weights);
+    }
+  });
+}
+
+void expect_same_bits_on(const std::vector<Nodes>& all,
+                         const std::vector<Lesson>& taught,
+                         const std::string& expected,
+                         const test::ScratchFolder& folder) {
+  for (const Nodes& nodes : all) train_on(nodes, taught, folder);
+  for (const Nodes& nodes : all)
+    EXPECT_TRUE(text_of(folder.file(nodes.name())) == expected) << nodes.name();
+}
+
+TEST(Reproducible, ItDoesNotMatterOverHowManyNodesRanksAre) {
+  const test::ScratchFolder folder;
+  const std::vector<Lesson> all = lessons();
+  const std::vector<Lesson> taught = {all[1], all[2], all[3], all[6]};
+  train_on({1, 1}, taught, folder);
+  const std::string expected = text_of(folder.file("1x1"));
+  ASSERT_GT(expected.size(), 50000U);
+  expect_same_bits_on(
+      {{2, 1}, {3, 1}, {2, 2}, {2, 2, /*is_dealt_in_turn=*/true}}, taught, expected, folder);
+}
+
+TEST(Reproducible, HybridShardHasTheBitsOfOneRank) {
+  const test::ScratchFolder folder;
+  std::vector<Lesson> taught = {of_strategy("hybrid", ShardingStrategy::kHybridShard),
+                                of_strategy("hybrid, ZeRO-2", ShardingStrategy::kHybridShardZero2),
+                                of_strategy("hybrid, bf16",
+                                            ShardingStrategy::kHybridShard,
+                                            reproducible_options(PrecisionType::kBf16)),
+                                of_strategy("hybrid, fp16",
+                                            ShardingStrategy::kHybridShard,
+                                            reproducible_options(PrecisionType::kFp16))};
+  taught[0].is_adam = taught[1].has_weights = true;
+  train_on({1, 1}, taught, folder);
+  const std::string expected = text_of(folder.file("1x1"));
+  ASSERT_GT(expected.size(), 50000U);
+  // Three copies: no shard divides into three parts without rest.
+  expect_same_bits_on({{1, 3}, {2, 1}, {2, 2}, {2, 2, /*is_dealt_in_turn=*/true}, {3, 2}},
+                      taught,
+                      expected,
+                      folder);
+}
+
+TEST(Reproducible, CopiesOfOneNodeThatAreDividedHaveTheBitsOfOneRank) {
+  test::run_ranks(4, [] {
+    at::set_num_threads(1);
+    const PartialState state;
+    AcceleratorOptions options = reproducible_options();
+    const Bits copies = train({"copies", options});
+    options.parallelism_config = ParallelismConfig{.dp_replicate_size = 2, .dp_shard_size = 2};
+    const Bits bits = train({"two divided copies", options});
+    EXPECT_TRUE(bits.losses == copies.losses);
+    EXPECT_TRUE(bits.norms == copies.norms);
+    EXPECT_TRUE(bits.weights == copies.weights);
+  });
+}
+
+std::vector<Lesson> mixed_lessons() {
+  std::vector<Lesson> all;
+  for (const PrecisionType precision : {PrecisionType::kBf16, PrecisionType::kFp16}) {
+    const std::string name(to_string(precision));
+    const AcceleratorOptions copies = reproducible_options(precision);
+    all.push_back({name + " copies", copies, /*is_adam=*/true});
+    AcceleratorOptions zero1 = copies;
+    zero1.deepspeed_plugin.emplace().zero_stage = 1;
+    all.push_back({name + " ZeRO-1, weighted", zero1, false, /*has_weights=*/true});
+    all.push_back(of_strategy(name + " FULL_SHARD", ShardingStrategy::kFullShard, copies));
+  }
+  return all;
+}
+
+// How many steps' scales are in the text, and how many of them are below the one before.
+std::pair<int, int> scales_and_falls(const std::string& text) {
+  std::istringstream words(text);
+  std::string word;
+  std::pair<int, int> found;
+  double last = 0;
+  while (words >> word) {
+    if (word != "scale") continue;
+    words >> word;
+    const double scale = std::strtod(word.c_str(), nullptr);
+    found.second += scale < last ? 1 : 0;
+    ++found.first;
+    last = scale;
+  }
+  return found;
+}
+
+TEST(Reproducible, MixedPrecisionHasTheSameBitsAndTheSameScalesOfTheLoss) {
+  const test::ScratchFolder folder;
+  train_on({1, 1}, mixed_lessons(), folder);
+  const std::string expected = text_of(folder.file("1x1"));
+  const auto [num_scales, num_falls] = scales_and_falls(expected);
+  EXPECT_EQ(num_scales,
+            3 * 8);  // of fp16: two epochs of 36 micro-batches, the last ones anew, in steps of 9
+  EXPECT_GE(num_falls, 3 * 2);
+  expect_same_bits_on(
+      {{1, 2}, {1, 3}, {1, 4}, {1, 5}, {2, 1}, {2, 2}}, mixed_lessons(), expected, folder);
+}
+
+// A rank that sums the gradients of two micro-batches rounds as two ranks do.
+TEST(Reproducible, APolicyHasTheSameBitsOnTwoRanksAndMore) {
+  std::vector<Lesson> taught;
+  const auto teach = [&](const std::string& name, MixedPrecisionPolicy policy) {
+    taught.push_back(of_strategy(name, ShardingStrategy::kFullShard));
+    taught.back().options.fsdp_plugin->mixed_precision_policy = policy;
+  };
+  teach("parameters in bf16", {.param_dtype = at::kBFloat16});
+  teach("summed in fp32", {.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat});
+  teach("summed in bf16", {.reduce_dtype = at::kBFloat16});
+  const test::ScratchFolder folder;
+  train_on({1, 2}, taught, folder);
+  const std::string expected = text_of(folder.file("1x2"));
+  ASSERT_GT(expected.size(), 50000U);
+  for (Lesson& lesson : taught)
+    lesson.options.fsdp_plugin->sharding_strategy = ShardingStrategy::kHybridShard;
+  expect_same_bits_on({{1, 3}, {1, 4}, {1, 5}, {2, 2}}, taught, expected, folder);
+}
+
 TEST(Reproducible, OneStrategyHasTheBitsOfAnother) {
   test::run_ranks(2, [] {
     at::set_num_threads(1);
@@ -339,6 +519,10 @@ TEST(Reproducible, TheBackendDoesNotMatter) {
   EXPECT_TRUE(text_of(folder.file("gloo")) == expected);
 }
 
+std::vector<Lesson> elastic_lessons() {
+  return {lessons()[1], lessons()[5], mixed_lessons()[5]};
+}
+
 // Two ranks begin, three go on in the middle of an epoch.
 TEST(Reproducible, ARunGoesOnWithAnotherNumberOfRanks) {
   const test::ScratchFolder folder;
@@ -348,8 +532,7 @@ TEST(Reproducible, ARunGoesOnWithAnotherNumberOfRanks) {
     const char* const phase = std::getenv("ACCEL_TEST_PHASE");
     const bool is_first = phase != nullptr && std::string(phase) == "first";
     const bool is_second = phase != nullptr && std::string(phase) == "second";
-    for (const std::size_t i : {1, 5}) {
-      const Lesson lesson = lessons()[i];
+    for (const Lesson& lesson : elastic_lessons()) {
       const auto project = folder.path() / lesson.name;
       const Bits bits = train(lesson, project, is_second, is_first ? 3 : -1);
       if (state.process_index() != 0) continue;
@@ -361,8 +544,8 @@ TEST(Reproducible, ARunGoesOnWithAnotherNumberOfRanks) {
   test::run_ranks(1, body);
   test::run_ranks(2, body, {.env = {{"ACCEL_TEST_PHASE", "first"}}});
   test::run_ranks(3, body, {.env = {{"ACCEL_TEST_PHASE", "second"}}});
-  for (const std::size_t i : {1, 5}) {
-    const std::string name = lessons()[i].name;
+  for (const Lesson& lesson : elastic_lessons()) {
+    const std::string& name = lesson.name;
     for (const char* const what : {".losses", ".norms"}) {
       const std::string alone = text_of(folder.file(name + "-alone" + what));
       EXPECT_FALSE(alone.empty());
@@ -431,6 +614,16 @@ TEST_F(ReproducibleRefusals, RunningAveragesAreOfOneRank) {
       test::error_of([&] { std::ignore = accelerator.prepare(torch::nn::BatchNorm1d(4)); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(), HasSubstr("num_batches_tracked"));
+}
+
+TEST_F(ReproducibleRefusals, OneProcessHasNoShardsToKeepInSixteenBits) {
+  AcceleratorOptions of = options();
+  of.fsdp_plugin.emplace().mixed_precision_policy = "bf16";
+  Accelerator accelerator(of);
+  const Error error =
+      test::error_of([&] { std::ignore = accelerator.prepare(torch::nn::Linear(4, 1)); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("mixed_precision_policy"));
 }
 
 TEST_F(ReproducibleRefusals, EachRankNeedsAMicroBatch) {
