@@ -10,6 +10,7 @@
 
 #include "libaccel/engine/gradients/gradient_exchange.h"
 #include "libaccel/engine/gradients/zero_gradients.h"
+#include "libaccel/engine/precision/lstm_kernels.h"
 #include "libaccel/engine/process/join_roll.h"
 #include "libaccel/tensors/parameter_list.h"
 
@@ -83,6 +84,12 @@ bool ForwardScope::wants_outputs() const noexcept {
   const ModelSync* sync = runtime_.sync().get();
   const PrecisionRecipe& recipe = runtime_.recipe();
   return recipe.compute || recipe.output || (sync != nullptr && sync->wants_outputs());
+}
+
+void ForwardScope::explain(const std::exception& error) const {
+  const PrecisionRecipe& recipe = runtime_.recipe();
+  if (!recipe.casts_by_autocast()) return;
+  if (auto clear = lstm_error(error, *runtime_.module(), *recipe.compute)) throw *std::move(clear);
 }
 
 void ForwardScope::finish(std::vector<at::Tensor>& outputs) {

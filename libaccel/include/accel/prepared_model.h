@@ -12,6 +12,9 @@
 //                                accelerator.autocast(); so is each one with find_unused_parameters or static_graph. Shards
 //                                (accel/fsdp.h) are reduced in each backward, also within no_sync().
 //
+// A forward of an LSTM in 16 bits for which LibTorch has no kernel on this CPU throws kUnsupported with what to do; past the
+// prepared model it throws oneDNN's own words.
+//
 // Handle: what was prepared, a torch::nn::ModuleHolder or a std::shared_ptr to a module.
 //
 // Threads:  the thread that trains.
@@ -20,6 +23,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -57,6 +61,8 @@ class ACCEL_EXPORT ForwardScope {
   [[nodiscard]] bool wants_outputs() const noexcept;
   // Ends autocast, converts the outputs in place and prepares the reducer.
   void finish(std::vector<at::Tensor>& outputs);
+  // The module has thrown: throws kUnsupported in place of words of LibTorch that name no remedy (engine/precision/lstm_kernels.h).
+  void explain(const std::exception& error) const;
 
  private:
   ModelRuntime& runtime_;
@@ -113,7 +119,14 @@ class Prepared {
   auto forward(Args&&... args) const {
     detail::ForwardScope scope(*runtime_);
     std::vector<at::Tensor> tensors;
-    auto outputs = module().forward(detail::argument_of<Args>(scope, args)...);
+    auto outputs = [&] {
+      try {
+        return module().forward(detail::argument_of<Args>(scope, args)...);
+      } catch (const std::exception& error) {
+        scope.explain(error);
+        throw;
+      }
+    }();
     static_assert(
         Nested<decltype(outputs)>,
         "the forward of a prepared model returns a class whose tensors nobody sees: give the "
