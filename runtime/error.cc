@@ -134,6 +134,8 @@ constexpr ErrorInfo kTable[] = {
      "queue the job again; or give --nnodes MIN:MAX and --max_restarts, so that it goes on with fewer nodes"},
     {kPreflightFailed, "preflight.failed", 75, "A check that the job asked for before its workers start failed on a node.",
      "run the check by hand on that node; its last lines are in the message"},
+    {kNotFinite, "training.not_finite", 1, "A loss or a gradient is infinite or no number, and nan_watch was asked to stop for it.",
+     "look at the loss and the input of the rank that is named; lower the learning rate, or clip gradients"},
 };
 // clang-format on
 static_assert(std::size(kTable) == static_cast<size_t>(kCount_), "every ErrorCode needs its row");

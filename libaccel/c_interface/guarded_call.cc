@@ -72,8 +72,9 @@ static_assert(ACCEL_ERROR_ETCD_UNREACHABLE == code_of(ErrorCode::kEtcdUnreachabl
 static_assert(ACCEL_ERROR_LEADERSHIP_LOST == code_of(ErrorCode::kLeadershipLost));
 static_assert(ACCEL_ERROR_NODE_LOST == code_of(ErrorCode::kNodeLost));
 static_assert(ACCEL_ERROR_PREFLIGHT_FAILED == code_of(ErrorCode::kPreflightFailed));
+static_assert(ACCEL_ERROR_NOT_FINITE == code_of(ErrorCode::kNotFinite));
 // A new code has to be in C, too.
-static_assert(code_of(ErrorCode::kCount_) == ACCEL_ERROR_PREFLIGHT_FAILED + 1);
+static_assert(code_of(ErrorCode::kCount_) == ACCEL_ERROR_NOT_FINITE + 1);
 
 std::string& last_words() {
   thread_local std::string words;

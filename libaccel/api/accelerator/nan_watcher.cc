@@ -160,7 +160,7 @@ void NanWatcher::throw_on_all_ranks() const {
     const auto* row = all.const_data_ptr<std::int64_t>() + 4 * rank;
     if (row[0] == 0) continue;
     const TrainingAnomaly first = described({row[1], row[2], row[3]}, static_cast<int>(rank));
-    throw Error(ErrorCode::kInvalidArgument,
+    throw Error(ErrorCode::kNotFinite,
                 first.text + ", on rank " + std::to_string(rank) + " first",
                 "look at the loss and the input of that rank; a lower learning rate and clipping "
                 "(clip_grad_norm_) help where weights grow");

@@ -33,7 +33,7 @@ class NanWatcher {
   void let_go() noexcept;
   // loss: of this backward, neither divided nor scaled. backward: its number. counts: false for one of weight 0, which nobody looks at.
   void begin(const at::Tensor& loss, std::int64_t backward, bool counts);
-  // With OnAnomaly::kThrow throws kInvalidArgument on all ranks, kPeerLost, kProcessGroup. Requires then: every rank calls it.
+  // With OnAnomaly::kThrow throws kNotFinite on all ranks, kPeerLost, kProcessGroup. Requires then: every rank calls it.
   void end();
 
  private:

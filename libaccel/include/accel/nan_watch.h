@@ -28,7 +28,7 @@ namespace accel {
 
 enum class OnAnomaly {
   kWarn,   // a line in the log, and in the launcher's report; training goes on
-  kThrow,  // backward() throws kInvalidArgument on all ranks, before any optimizer steps. Not for losses that jump: those are told
+  kThrow,  // backward() throws kNotFinite on all ranks, before any optimizer steps. Not for losses that jump: those are told
 };
 
 // A gradient that is no number, or a loss that is none or jumps.

@@ -86,6 +86,7 @@ enum class ErrorCode {
   kLeadershipLost,
   kNodeLost,
   kPreflightFailed,
+  kNotFinite,
   kCount_,  // not a code: the number of codes
 };
 

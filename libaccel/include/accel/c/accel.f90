@@ -88,6 +88,7 @@ module accel
   integer(c_int), parameter, public :: accel_error_leadership_lost = 59
   integer(c_int), parameter, public :: accel_error_node_lost = 60
   integer(c_int), parameter, public :: accel_error_preflight_failed = 61
+  integer(c_int), parameter, public :: accel_error_not_finite = 62
 
   integer(c_int), parameter, public :: accel_not_contiguous = -1
   integer(c_int), parameter, public :: accel_bool = 1, accel_uint8 = 2, accel_int8 = 3, accel_int16 = 4, accel_int32 = 5, &

@@ -104,7 +104,8 @@ enum accel_code {
   ACCEL_ERROR_ETCD_UNREACHABLE = 58,
   ACCEL_ERROR_LEADERSHIP_LOST = 59,
   ACCEL_ERROR_NODE_LOST = 60,
-  ACCEL_ERROR_PREFLIGHT_FAILED = 61
+  ACCEL_ERROR_PREFLIGHT_FAILED = 61,
+  ACCEL_ERROR_NOT_FINITE = 62
 };
 
 // What went wrong in the last function of this thread that failed: the message, what was being done, what to try. Several lines,

@@ -132,7 +132,7 @@ TEST_F(NanWatchTest, ThrowsBeforeTheStep) {
 
   const Error error = error_of([&] { accelerator.backward(model(at::full({4, 2}, kInf)).sum()); });
 
-  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error.code(), ErrorCode::kNotFinite);
   EXPECT_THAT(error.message(),
               AllOf(HasSubstr("the loss is not finite"), HasSubstr("on rank 0 first")));
   optimizer.zero_grad();
