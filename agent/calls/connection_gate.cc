@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 
 #include "agent/calls/listener.h"
+#include "runtime/supervisor/http/listening_socket.h"
 
 namespace accel::agent {
 namespace {
@@ -89,7 +90,7 @@ ShareLimits local_connection_limits() {
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(
     const supervisor::TcpEndpoint& endpoint, ShareLimits limits) {
-  auto listener = listen_at(endpoint, kGateBacklog);
+  auto listener = supervisor::listen_at(endpoint, kGateBacklog);
   if (!listener) return std::move(listener).error();
   return watch(*std::move(listener), limits);
 }
@@ -103,7 +104,7 @@ Result<std::unique_ptr<ConnectionGate>> ConnectionGate::open(const std::string& 
 
 Result<std::unique_ptr<ConnectionGate>> ConnectionGate::watch(UniqueFd listener,
                                                               ShareLimits limits) {
-  const int port = port_of(listener.get());
+  const int port = supervisor::port_of(listener.get());
   std::unique_ptr<ConnectionGate> gate(new ConnectionGate(std::move(listener), port, limits));
   gate->events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   gate->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -50,9 +50,9 @@ class ClusterPart {
     std::function<void(const std::string&)> audit_refusal;  // of strangers: may come in floods
     std::function<void()> on_ended;                         // a part of this node has ended
     uid_t agent_uid = 0;
-    DurationTotals* totals = nullptr;  // what took how long; empty: not counted
-    JobCgroups* cgroups = nullptr;     // one for each shim; empty: none
-    EventDiary* events = nullptr;      // of the parts and of the coordinator; empty: none are kept
+    supervisor::DurationTotals* totals = nullptr;  // what took how long; empty: not counted
+    JobCgroups* cgroups = nullptr;                 // one for each shim; empty: none
+    EventDiary* events = nullptr;  // of the parts and of the coordinator; empty: none are kept
   };
   // Requires: config.coordinator is set.
   // Errors  kAuthentication (the token file), kTls, kFileIo; those of the journal, or of etcd.

@@ -6,8 +6,6 @@
 
 namespace accel::agent {
 
-[[nodiscard]] int count_open_files();
-
 // How many more may be opened; a large number where there is no limit.
 [[nodiscard]] int open_files_left();
 

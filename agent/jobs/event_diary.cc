@@ -8,8 +8,8 @@
 
 #include "agent/jobs/job_runner.h"
 #include "agent/jobs/job_state.h"
-#include "agent/shims/job_counters.h"
 #include "runtime/printable.h"
+#include "runtime/supervisor/metrics/job_counters.h"
 
 namespace accel::agent {
 namespace {

@@ -5,9 +5,10 @@
 
 #include "accel/v1/record.pb.h"
 #include "agent/jobs/job_runner.h"
-#include "agent/shims/job_accounts.h"
-#include "agent/shims/job_counters.h"
 #include "agent/shims/shim_link.h"
+#include "runtime/supervisor/metrics/job_accounts.h"
+#include "runtime/supervisor/metrics/job_counters.h"
+#include "runtime/supervisor/metrics/job_timeline.h"
 
 namespace accel::agent {
 
@@ -18,8 +19,9 @@ struct JobRunner::Entry {
   [[nodiscard]] const v1::Job& job() const { return record.job(); }
 
   v1::JobRecord record;  // as on the disk, or newer
-  JobAccounts accounts;
-  JobCounters counters;
+  supervisor::JobAccounts accounts;
+  supervisor::JobCounters counters;
+  supervisor::JobTimeline timeline;
   int num_looks = 0;             // snapshots that were asked for to see steps, and have not come
   bool is_record_lost = false;   // it could not be written; said once
   bool has_unsent_stop = false;  // asked for before the shim was taken over

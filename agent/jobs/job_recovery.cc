@@ -19,6 +19,7 @@
 #include "agent/config/node_address.h"
 #include "agent/jobs/job_entry.h"
 #include "agent/jobs/job_state.h"
+#include "agent/shims/accounts_record.h"
 #include "runtime/supervisor/owner/last_word.h"
 #include "runtime/supervisor/owner/shim_state.h"
 
@@ -60,8 +61,8 @@ Result<void> JobRunner::recover() {
   for (v1::JobRecord& record : contents.records) {
     Entry& kept = *entries_.emplace_back(std::make_unique<Entry>(context_));
     kept.record = std::move(record);
-    kept.accounts = JobAccounts::from_record(
-        kept.record.accounts(), kept.record.boot_id() == boot, clock_.now());
+    kept.accounts =
+        accounts_of(kept.record.accounts(), kept.record.boot_id() == boot, clock_.now());
     if (!kept.record.request_key().empty()) by_request_[kept.record.request_key()] = &kept;
     if (has_ended(kept.job())) continue;
     if (kept.record.boot_id() == boot) {

@@ -15,11 +15,13 @@
 #include "agent/jobs/job_entry.h"
 #include "agent/jobs/job_request.h"
 #include "agent/jobs/job_state.h"
+#include "agent/shims/accounts_record.h"
 #include "agent/shims/heard_workers.h"
 #include "agent/shims/job_report.h"
 #include "agent/shims/worker_signals.h"
 #include "runtime/supervisor/owner/last_word.h"
 #include "runtime/text/letter_case.h"
+#include "runtime/wall_clock.h"
 
 namespace accel::agent {
 namespace {
@@ -108,7 +110,7 @@ Result<void> JobRunner::launch(Entry& made,
     host.cgroup = *std::move(cgroup);
     made.record.set_cgroup(host.cgroup);
   }
-  *made.record.mutable_accounts() = made.accounts.to_record();
+  *made.record.mutable_accounts() = to_record(made.accounts);
   if (auto written = folder_->write(made.record); !written) {
     remove_cgroup(made);
     return written;
@@ -229,7 +231,7 @@ void JobRunner::changed(Entry& entry) {
 }
 
 void JobRunner::write_record(Entry& entry) {
-  *entry.record.mutable_accounts() = entry.accounts.to_record();
+  *entry.record.mutable_accounts() = to_record(entry.accounts);
   const auto written = folder_->write(entry.record);
   if (written) {
     entry.is_record_lost = false;
@@ -280,6 +282,7 @@ void JobRunner::on_event(Entry& entry, const supervisor::HostEvent& event) {
   v1::Job& job = entry.job();
   const bool is_other_account = entry.accounts.hear(event, clock_.now());
   if (options_.on_heard) options_.on_heard(job, event);
+  entry.timeline.hear(event, seconds_since_1970(), job.workers_size());
   if (options_.totals != nullptr) entry.counters.hear(event, clock_.now(), *options_.totals);
   if (entry.accounts.wants_snapshots() && !is_looking_) look_for_steps();
   if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
@@ -355,15 +358,22 @@ std::vector<const v1::Job*> JobRunner::all() const {
   return jobs;
 }
 
-LedgerState JobRunner::ledger_of(const v1::Job& job) const {
+supervisor::LedgerState JobRunner::ledger_of(const v1::Job& job) const {
   const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
-  return found == nullptr ? LedgerState() : settled(found->accounts.ledger(), SteadyClock().now());
+  return found == nullptr ? supervisor::LedgerState()
+                          : settled(found->accounts.ledger(), SteadyClock().now());
 }
 
-const JobCounters& JobRunner::counters_of(const v1::Job& job) const {
-  static const JobCounters none;
+const supervisor::JobCounters& JobRunner::counters_of(const v1::Job& job) const {
+  static const supervisor::JobCounters none;
   const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
   return found == nullptr ? none : found->counters;
+}
+
+const supervisor::JobTimeline& JobRunner::timeline_of(const v1::Job& job) const {
+  static const supervisor::JobTimeline none;
+  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  return found == nullptr ? none : found->timeline;
 }
 
 std::string JobRunner::log_folder_of(const v1::Job& job) const {

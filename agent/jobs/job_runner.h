@@ -26,12 +26,13 @@
 
 #include "accel/v1/control.pb.h"
 #include "agent/access/user_account.h"
-#include "agent/coordinator/state/ledger.h"
 #include "agent/jobs/job_folder.h"
 #include "agent/shims/job_cgroups.h"
-#include "agent/shims/job_counters.h"
 #include "agent/shims/shim_adopter.h"
 #include "runtime/clock.h"
+#include "runtime/supervisor/metrics/job_counters.h"
+#include "runtime/supervisor/metrics/job_timeline.h"
+#include "runtime/supervisor/metrics/ledger.h"
 #include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::agent {
@@ -49,8 +50,9 @@ struct JobRunnerOptions {
   std::chrono::milliseconds hold{0};  // how long shims wait for the next agent; 0: not at all
   bool adopts_damaged = true;         // jobs whose record cannot be read: taken over, else ended
   std::function<void(const std::string&)> log;
-  JobCgroups* cgroups = nullptr;     // one for each shim; empty: none
-  DurationTotals* totals = nullptr;  // what took how long, of all jobs; empty: not counted
+  JobCgroups* cgroups = nullptr;  // one for each shim; empty: none
+  supervisor::DurationTotals* totals =
+      nullptr;  // what took how long, of all jobs; empty: not counted
   std::function<void(const v1::Job&, const supervisor::HostEvent&)> on_heard =
       {};  // each event of a shim, before the job changes by it
 };
@@ -84,9 +86,11 @@ class JobRunner {
   [[nodiscard]] std::vector<const v1::Job*> all() const;
 
   // Where its time went, until now.
-  [[nodiscard]] LedgerState ledger_of(const v1::Job& job) const;
+  [[nodiscard]] supervisor::LedgerState ledger_of(const v1::Job& job) const;
 
-  [[nodiscard]] const JobCounters& counters_of(const v1::Job& job) const;
+  [[nodiscard]] const supervisor::JobCounters& counters_of(const v1::Job& job) const;
+  // What happened to it, as far as this agent heard.
+  [[nodiscard]] const supervisor::JobTimeline& timeline_of(const v1::Job& job) const;
   // Asks where the workers stand; `done` when all shims have answered that do.
   void look(std::function<void()> done);
 

@@ -27,12 +27,12 @@
 #include "agent/main/agent_metrics.h"
 #include "agent/main/health_watch.h"
 #include "agent/main/service_manager.h"
-#include "agent/metrics/metrics_server.h"
 #include "agent/shims/job_cgroups.h"
 #include "agent/tls/certificate_expiry.h"
 #include "agent/tls/revocation_list.h"
 #include "agent/tls/tls_credentials.h"
 #include "runtime/printable.h"
+#include "runtime/supervisor/metrics/metrics_server.h"
 #include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::agent {
@@ -227,11 +227,11 @@ class Agent {
     metrics_.node_id = config_.node_id;
     const auto endpoint = supervisor::parse_tcp_endpoint(config_.metrics_listen);
     if (!endpoint) return endpoint.error();
-    auto serving =
-        MetricsServer::listen(loop_,
-                              *endpoint,
-                              {.collect = [this](auto done) { collect_metrics(std::move(done)); },
-                               .is_ending = [this] { return is_draining_ || is_closing_; }});
+    auto serving = supervisor::MetricsServer::listen(
+        loop_,
+        *endpoint,
+        {.collect = [this](auto done) { collect_metrics(std::move(done)); },
+         .is_ending = [this] { return is_draining_ || is_closing_; }});
     if (!serving) return std::move(serving).error();
     metrics_server_ = *std::move(serving);
     options_.log("serves metrics at port " + std::to_string(metrics_server_->port()) + " of " +
@@ -246,7 +246,7 @@ class Agent {
       asio::steady_timer limit;
       std::function<void(std::string)> done;
       int num_waiting = 2;  // for the shims and the coordinator
-      MetricPage page = {};
+      supervisor::MetricPage page = {};
     };
     auto round = std::make_shared<Round>(asio::steady_timer(loop_, kLookPatience), std::move(done));
     const auto finish = [this, round] {
@@ -265,7 +265,7 @@ class Agent {
     jobs_->look(finish_one);
     if (!cluster_ || !cluster_->hosts_coordinator()) return finish_one();
     cluster_->look_at_host([this, round, finish_one](const CoordinatorHost& host) {
-      MetricPage page;
+      supervisor::MetricPage page;
       add_host(page, host);
       asio::post(loop_, [round, finish_one, page = std::move(page)] {
         round->page = page;
@@ -512,7 +512,7 @@ class Agent {
   std::unique_ptr<TicketServer> ticket_server_;
   std::thread closer_;
   std::unique_ptr<HealthWatch> health_;
-  std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<supervisor::MetricsServer> metrics_server_;
   bool is_draining_ = false;
   bool is_leaving_ = false;
   bool are_tickets_kept_ = false;

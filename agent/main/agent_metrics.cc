@@ -1,63 +1,18 @@
 #include "agent/main/agent_metrics.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
-#include <sys/resource.h>
-#include <unistd.h>
-
-#include "agent/files/open_files.h"
 #include "agent/jobs/job_state.h"
-#include "runtime/supervisor/watch/step_report.h"
+#include "runtime/supervisor/metrics/job_metrics.h"
+#include "runtime/supervisor/metrics/process_metrics.h"
 
 namespace accel::agent {
 namespace {
 
-constexpr std::array kPhases = {Account::kWaiting,
-                                Account::kRendezvous,
-                                Account::kSpawn,
-                                Account::kInit,
-                                Account::kReplay,
-                                Account::kProductive,
-                                Account::kDetect,
-                                Account::kStop};
-static_assert(kPhases.size() == static_cast<std::size_t>(Account::kClosed));
-
-// The first that is true; so the states add up to the nodes.
-std::string_view node_label(const Node& node, TimePoint now) {
-  if (node.liveness == Liveness::kLost) return "lost";
-  if (node.quarantine.until > now) return "quarantined";
-  if (node.is_drained) return "drained";
-  return node.liveness == Liveness::kSuspect ? "suspect" : "live";
-}
-
-void add_ledger(MetricPage& page, const std::string& job, const LedgerState& ledger) {
-  Duration age{};
-  for (const Account phase : kPhases) {
-    age += ledger.of(phase);
-    page.add(Metric::kJobTime, {job, name_of(phase)}, seconds_of(ledger.of(phase)));
-  }
-  if (age > Duration::zero()) {
-    page.add(Metric::kJobEffectiveRatio,
-             {job},
-             seconds_of(ledger.of(Account::kProductive)) / seconds_of(age));
-  }
-}
-
-void add_restarts(MetricPage& page, const std::string& job, const JobCounters::ByCause& restarts) {
-  for (const auto& [cause, count] : restarts)
-    page.add(Metric::kJobRestarts, {job, label_of(cause)}, static_cast<double>(count));
-}
-
-void add_workers(MetricPage& page,
-                 const std::string& job,
-                 const std::string& node,
-                 int num_running,
-                 int num_all) {
-  page.add(Metric::kWorkerState, {job, node, "running"}, num_running);
-  page.add(Metric::kWorkerState, {job, node, "ended"}, num_all - num_running);
-}
+using supervisor::JobCounters;
+using supervisor::Metric;
+using supervisor::MetricPage;
+using supervisor::seconds_of;
 
 void add_jobs(MetricPage& page,
               const std::string& node,
@@ -99,44 +54,6 @@ void add_parts(MetricPage& page,
   }
 }
 
-// Ticks after the boot at which this process began: the 22nd field of stat, the 20th after its name.
-double start_time() {
-  std::ifstream own("/proc/self/stat");
-  std::string text;
-  std::getline(own, text);
-  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  std::string field;
-  for (int i = 0; i < 20; ++i) fields >> field;
-  std::ifstream system("/proc/stat");
-  for (std::string line; std::getline(system, line);) {
-    if (!line.starts_with("btime ")) continue;
-    return std::strtod(line.c_str() + 6, nullptr) +
-           std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  }
-  return 0;
-}
-
-void add_process(MetricPage& page) {
-  rusage used{};
-  ::getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
-  };
-  page.add(Metric::kProcessCpu, {}, seconds(used.ru_utime) + seconds(used.ru_stime));
-  std::ifstream statm("/proc/self/statm");
-  double size = 0;
-  double resident = 0;
-  if (statm >> size >> resident) {
-    page.add(Metric::kProcessMemory, {}, resident * static_cast<double>(::sysconf(_SC_PAGESIZE)));
-  }
-  page.add(Metric::kProcessOpenFds, {}, count_open_files());
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) == 0)
-    page.add(Metric::kProcessMaxFds, {}, static_cast<double>(files.rlim_cur));
-  static const double kStart = start_time();
-  page.add(Metric::kProcessStart, {}, kStart);
-}
-
 void add_agent(MetricPage& page, const AgentMetrics& agent) {
   page.add(Metric::kBuildInfo, {agent.version}, 1);
   page.add(Metric::kAgentDraining, {}, agent.is_draining ? 1 : 0);
@@ -147,31 +64,17 @@ void add_agent(MetricPage& page, const AgentMetrics& agent) {
     const std::chrono::duration<double> since_epoch = end.not_after.time_since_epoch();
     page.add(Metric::kCertificateEnd, {end.path}, since_epoch.count());
   }
-  page.add(Metric::kWorkerStartDuration, {}, agent.durations.start);
-  page.add(Metric::kStopDuration, {}, agent.durations.stop);
-  page.add(Metric::kRestartDuration, {}, agent.durations.restart);
-  page.add(Metric::kFailureDetection, {"hang"}, agent.durations.hang_detection);
+  add_durations(page, agent.durations);
+  if (agent.dashboard) add_refusals(page, *agent.dashboard);
 }
 
 }  // namespace
 
-void add_counters(MetricPage& page,
-                  const std::string& job,
-                  const std::string& node,
-                  const JobCounters& counters,
-                  TimePoint now) {
-  page.add(Metric::kWorkerStarts, {job, node}, static_cast<double>(counters.starts()));
-  for (const auto& [cause, count] : counters.exits())
-    page.add(Metric::kWorkerExits, {job, node, label_of(cause)}, static_cast<double>(count));
-  for (const JobCounters::Sight& sight : counters.sights()) {
-    const std::string rank = std::to_string(sight.local_rank);
-    page.add(Metric::kWorkerHeartbeatAge, {job, node, rank}, seconds_of(now - sight.beat_at));
-    page.add(Metric::kWorkerStep, {job, node, rank}, static_cast<double>(sight.step));
-    if (sight.times.steps == 0) continue;
-    page.add(Metric::kWorkerTimedSteps, {job, node, rank}, static_cast<double>(sight.times.steps));
-    for (const supervisor::StepPartTime& part : supervisor::parts_of(sight.times))
-      page.add(Metric::kWorkerStepTime, {job, node, rank, part.label}, part.nanoseconds / 1e9);
-  }
+std::string_view label_of(const Node& node, TimePoint now) {
+  if (node.liveness == Liveness::kLost) return "lost";
+  if (node.quarantine.until > now) return "quarantined";
+  if (node.is_drained) return "drained";
+  return node.liveness == Liveness::kSuspect ? "suspect" : "live";
 }
 
 void add_coordinator(MetricPage& page, const State& state, TimePoint now) {
@@ -179,7 +82,7 @@ void add_coordinator(MetricPage& page, const State& state, TimePoint now) {
   // All of them, so that a state that nobody is in any more is seen to be empty.
   std::map<std::string_view, int> nodes = {
       {"live", 0}, {"suspect", 0}, {"drained", 0}, {"quarantined", 0}, {"lost", 0}};
-  for (const auto& [id, node] : state.nodes) ++nodes[node_label(node, now)];
+  for (const auto& [id, node] : state.nodes) ++nodes[label_of(node, now)];
   for (const auto& [label, count] : nodes) page.add(Metric::kNodes, {label}, count);
 
   std::map<JobPhase, int> phases;

@@ -7,13 +7,16 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/cluster/cluster_part.h"
 #include "agent/jobs/job_runner.h"
-#include "agent/metrics/metric_page.h"
 #include "agent/tls/certificate_expiry.h"
+#include "runtime/supervisor/dashboard/dashboard_state.h"
+#include "runtime/supervisor/metrics/metric_page.h"
 
 namespace accel::agent {
 
@@ -21,30 +24,26 @@ struct AgentMetrics {
   std::string version;
   std::string node_id;
   bool is_draining = false;
-  DurationTotals durations;
-  DurationHistogram loop_lag;
+  supervisor::DurationTotals durations;
+  supervisor::DurationHistogram loop_lag;
   std::uint64_t audit_refusals = 0;
   std::uint64_t connections_refused = 0;
-  std::vector<CertificateEnd> certificates;  // as they were read last
+  std::vector<CertificateEnd> certificates;                // as they were read last
+  std::optional<supervisor::DashboardRefusals> dashboard;  // nullopt: there is none
 };
 
 // `cluster`: nullptr where this agent takes no part in jobs over several nodes. `page`: with what add_host() has put there.
 [[nodiscard]] std::string write_metrics(const AgentMetrics& agent,
                                         const JobRunner& jobs,
                                         const ClusterPart* cluster,
-                                        MetricPage page);
+                                        supervisor::MetricPage page);
+
+// "lost", "quarantined", "drained", "suspect" or "live": the first that is true, so that the states add up to the nodes.
+[[nodiscard]] std::string_view label_of(const Node& node, TimePoint now);
 
 // What the coordinator knows; on its loop.
-void add_host(MetricPage& page, const CoordinatorHost& host);
+void add_host(supervisor::MetricPage& page, const CoordinatorHost& host);
 
 // What the coordinator decides by.
-void add_coordinator(MetricPage& page, const State& state, TimePoint now);
-
-// What a job's shim told.
-void add_counters(MetricPage& page,
-                  const std::string& job,
-                  const std::string& node,
-                  const JobCounters& counters,
-                  TimePoint now);
-
+void add_coordinator(supervisor::MetricPage& page, const State& state, TimePoint now);
 }  // namespace accel::agent

@@ -14,6 +14,7 @@
 #include "agent/rendezvous/job_wire.h"
 #include "agent/shims/worker_signals.h"
 #include "runtime/supervisor/owner/last_word.h"
+#include "runtime/wall_clock.h"
 
 namespace accel::agent {
 namespace {
@@ -287,6 +288,7 @@ void NodeJobs::make_workers(Part& part, supervisor::JobSpec spec) {
               [this, uuid](const supervisor::HostEvent& event) {
                 Part* of = part_of(uuid);
                 if (of != nullptr && handlers_.on_heard) handlers_.on_heard(*of, event);
+                if (of != nullptr) of->timeline.hear(event, seconds_since_1970(), of->num_ranks);
                 if (of != nullptr && options_.totals != nullptr)
                   of->counters.hear(event, SteadyClock().now(), *options_.totals);
               }});

@@ -31,8 +31,9 @@
 #include "agent/parts/node_workers.h"
 #include "agent/rendezvous/member_session.h"
 #include "agent/shims/job_cgroups.h"
-#include "agent/shims/job_counters.h"
 #include "agent/shims/shim_adopter.h"
+#include "runtime/supervisor/metrics/job_counters.h"
+#include "runtime/supervisor/metrics/job_timeline.h"
 
 namespace accel::agent {
 
@@ -49,8 +50,9 @@ struct NodeJobsOptions {
       records;  // for the next agent, and of the one before; none: no shim holds
   SessionClient::OpenChannel open_leader =
       {};  // to a leader that another agent names; none: it is not followed
-  DurationTotals* totals = nullptr;  // what took how long, of all parts; empty: not counted
-  JobCgroups* cgroups = nullptr;     // one for each shim; empty: none
+  supervisor::DurationTotals* totals =
+      nullptr;                    // what took how long, of all parts; empty: not counted
+  JobCgroups* cgroups = nullptr;  // one for each shim; empty: none
 };
 
 class NodeJobs {
@@ -73,7 +75,8 @@ class NodeJobs {
     std::string record_name;
     std::string instance;                  // of the shim that is being taken over
     std::unique_ptr<NodeWorkers> workers;  // from the first Assign to the end
-    JobCounters counters;
+    supervisor::JobCounters counters;
+    supervisor::JobTimeline timeline;
     std::uint64_t generation = 0;
     std::uint64_t leader_epoch = 0;  // of the Assign
     int node_index = 0;

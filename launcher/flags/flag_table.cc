@@ -17,6 +17,7 @@ constexpr std::string_view kCompute = "Computing";
 constexpr std::string_view kCompile = "torch.compile (Python scripts)";
 constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kFailure = "Failures and stopping";
+constexpr std::string_view kWatching = "Watching the job";
 constexpr std::string_view kSageMaker = "Amazon SageMaker (with a configuration file for it)";
 constexpr std::string_view kNodes = "Several nodes (run the same command on each)";
 
@@ -319,6 +320,46 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kFailure,
      "How long processes that a finished rank left behind may live. Default: 10."},
+
+    {"metrics_port",
+     0,
+     FlagKind::kInteger,
+     "PORT",
+     "",
+     kWatching,
+     "Serve /metrics and /healthz to Prometheus at this port of --watch_address; 0: any free one, "
+     "which a line on stderr names. For jobs on one machine."},
+    {"dashboard",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kWatching,
+     "Serve a page that shows the job while it runs, for a browser. A line on stderr has its "
+     "address, "
+     "with a token: whoever has it can read the output of the job. For jobs on one machine."},
+    {"dashboard_port",
+     0,
+     FlagKind::kInteger,
+     "PORT",
+     "",
+     kWatching,
+     "The same at this port of --watch_address. Default: any free one."},
+    {"watch_address",
+     0,
+     FlagKind::kText,
+     "IP",
+     "",
+     kWatching,
+     "The numeric address at which the job can be watched. Default: 127.0.0.1."},
+    {"watch_beyond_loopback",
+     0,
+     FlagKind::kSwitch,
+     "",
+     "",
+     kWatching,
+     "Let --watch_address be another address than one of loopback: what is shown is not encrypted, "
+     "and metrics are for whoever reaches the port."},
 
     {"aws_access_key_id",
      0,

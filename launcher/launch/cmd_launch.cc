@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <utility>
 #include <variant>
 
@@ -20,7 +21,9 @@
 #include "launcher/start/machines/run/etcd_launch.h"
 #include "launcher/start/ssh/stdin_variables.h"
 #include "launcher/text/program.h"
+#include "launcher/watch/watch_service.h"
 #include "launcher/workers/log_folder.h"
+#include "runtime/text/host_name.h"
 
 namespace accel::launcher {
 namespace {
@@ -55,7 +58,10 @@ struct Ending {
 };
 
 // The signals are ours before the shim exists: one that comes in between is not lost.
-Result<Ending> run_job(const std::string& program, const LaunchPlan& plan, NoticeQueue& notices) {
+Result<Ending> run_job(const std::string& program,
+                       const LaunchPlan& plan,
+                       NoticeQueue& notices,
+                       WatchService* watch) {
   const auto signals = TakenSignals::take();
   if (!signals) return signals.error();
   // A notice for a console that is gone is no reason to leave the workers.
@@ -71,10 +77,28 @@ Result<Ending> run_job(const std::string& program, const LaunchPlan& plan, Notic
     options.notice = [&](const std::string& text) { notices.push(program + ": " + text); };
   }
   options.grace = [&plan](int signal) { return grace_for(plan, signal); };
+  if (watch != nullptr) {
+    options.on_event = [watch](const auto& event) { watch->hear(event); };
+    options.on_stop_asked = [watch] { watch->ask_to_stop(); };
+    options.beside = &watch->loop();
+    watch->attend([&host](const auto& request) { (*host)->request(request); });
+  }
   LaunchLoop loop(**host, std::move(options));
   auto outcome = loop.run(signals->fd());
+  if (watch != nullptr) watch->finish();
   if (!outcome) return std::move(outcome).error();
   return Ending{*std::move(outcome), loop.is_interrupted()};
+}
+
+// nullptr: nobody is to watch.
+Result<std::unique_ptr<WatchService>> start_watch(const std::string& program,
+                                                  const LaunchPlan& plan) {
+  if (!plan.watch.is_any()) return std::unique_ptr<WatchService>();
+  auto service = WatchService::start(
+      plan.watch, {.job = plan.spec.job_id, .node = host_name()}, plan.spec.log.dir);
+  if (!service) return std::move(service).error();
+  for (const std::string& line : (*service)->notices()) print_launch_notice(program, line);
+  return service;
 }
 
 void keep_failure(const std::string& program,
@@ -120,7 +144,9 @@ struct Runner {
   // One shim here: of the workers, or of what starts them.
   Result<int> operator()(const OneMachine&) const {
     NoticeQueue notices(STDERR_FILENO);
-    const auto ending = run_job(program, plan, notices);
+    const auto watch = start_watch(program, plan);
+    if (!watch) return watch.error();
+    const auto ending = run_job(program, plan, notices, watch->get());
     std::fputs(notices.take_unwritten().c_str(), stderr);
     if (!ending) return ending.error();
     const supervisor::JobOutcome& outcome = ending->outcome;

@@ -439,6 +439,7 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   const WorkerPlace place = is_here ? WorkerPlace::kHere : WorkerPlace::kElsewhere;
   if (auto applied = apply_spec_flags(line, place, plan.spec, plan.notices); !applied)
     return std::move(applied).error();
+  plan.watch = settings->watch;
   if (slurm.place) plan.allocation_end = slurm.place->end;
   plan.start = settings->start;
   if (auto described = std::visit(Starter{plan, *settings, line, host}, plan.start); !described)

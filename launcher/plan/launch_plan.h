@@ -18,6 +18,7 @@
 #include <accel/topology.h>
 
 #include "launcher/plan/start.h"
+#include "launcher/watch/watch_settings.h"
 #include "launcher/workers/allocation_end.h"
 #include "launcher/workers/launch_host.h"
 #include "runtime/supervisor/protocol/job_spec.h"
@@ -32,7 +33,8 @@ struct LaunchPlan {
   bool dry_run = false;  // print render_dry_run() and start nothing
 
   AllocationEnd allocation_end;
-  Start start;  // `spec` is this machine's part, or the job of what starts the workers
+  WatchSettings watch;  // none, but on one machine
+  Start start;          // `spec` is this machine's part, or the job of what starts the workers
 
   // --help or --version: the text to print instead of launching anything.
   std::optional<std::string> answer;

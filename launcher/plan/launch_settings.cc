@@ -74,6 +74,7 @@ class Merge {
     choose_dynamo();
     settings_.output = choose_output(line_, settings_.num_processes, notices_, faults_);
     choose_failures();
+    choose_to_be_watched();
     if (!faults_.empty()) return faults_.merged();
     return std::move(settings_);
   }
@@ -471,6 +472,16 @@ class Merge {
     (void)seconds_flag(line_, "monitor_interval", faults_);  // checked, and not needed
     choose_hang_timeout();
     choose_preflight();
+  }
+
+  // Who starts workers elsewhere hears nothing of them; agents have metrics of their own.
+  void choose_to_be_watched() {
+    settings_.watch = choose_watch(line_, faults_);
+    if (!settings_.watch.is_any() || std::holds_alternative<OneMachine>(settings_.start)) return;
+    const char* const flag = settings_.watch.metrics ? "metrics_port" : "dashboard";
+    unsupported(line_.spelled(flag) + " is for a job on one machine, and this one is not",
+                "leave it out; jobs of several nodes are shown by agents (metrics_listen and "
+                "dashboard_listen in agent.yaml)");
   }
 
   void choose_preflight() {

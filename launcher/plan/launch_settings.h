@@ -19,12 +19,14 @@
 #include "launcher/plan/node_settings.h"
 #include "launcher/plan/start.h"
 #include "launcher/start/tpu/tpu_launch.h"
+#include "launcher/watch/watch_settings.h"
 #include "launcher/workers/worker_settings.h"
 
 namespace accel::launcher {
 
 struct LaunchSettings : WorkerSettings {
   Start start;
+  WatchSettings watch;
   std::optional<TpuSettings> tpu;  // torch_xla is what this launcher starts, here or for a pod
 
   // Workers of all machines, as far as this one knows them.

@@ -2,7 +2,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <memory>
 
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
@@ -39,11 +41,44 @@ std::string describe_restart(const supervisor::Restarting& restarting,
   return text;
 }
 
+// A descriptor of somebody else, waited for on an io_context.
+class WaitedFd {
+ public:
+  static constexpr auto kRead = boost::asio::posix::descriptor_base::wait_read;
+  static constexpr auto kWrite = boost::asio::posix::descriptor_base::wait_write;
+  using For = boost::asio::posix::descriptor_base::wait_type;
+
+  WaitedFd(boost::asio::io_context& context, int fd, For what)
+      : descriptor_(context, fd), what_(what) {}
+  ~WaitedFd() { descriptor_.release(); }
+  WaitedFd(const WaitedFd&) = delete;
+  WaitedFd& operator=(const WaitedFd&) = delete;
+
+  void arm() {
+    if (std::exchange(state_->is_armed, true)) return;
+    descriptor_.async_wait(what_, [state = state_](const boost::system::error_code&) {
+      *state = {.is_armed = false, .is_ready = true};
+    });
+  }
+  bool take_ready() { return std::exchange(state_->is_ready, false); }
+
+ private:
+  struct State {
+    bool is_armed = false;
+    bool is_ready = false;
+  };
+  boost::asio::posix::stream_descriptor descriptor_;
+  For what_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();  // also of a wait that was given up
+};
+
 }  // namespace
 
 LaunchLoop::LaunchLoop(supervisor::WorkerHost& host, LaunchLoopOptions options)
     : host_(host), options_(std::move(options)) {
   if (!options_.notice) options_.notice = [](const std::string&) {};
+  if (!options_.on_event) options_.on_event = [](const supervisor::HostEvent&) {};
+  if (!options_.on_stop_asked) options_.on_stop_asked = [] {};
   if (!options_.stop_self) options_.stop_self = [] { ::raise(SIGSTOP); };
   if (!options_.window_size) options_.window_size = terminal_size;
 }
@@ -72,6 +107,7 @@ void LaunchLoop::on_signal(const ReceivedSignal& signal) {
 
 void LaunchLoop::ask_to_stop(StopMode mode, const ReceivedSignal& signal) {
   const bool is_again = ++num_stops_ > 1;
+  options_.on_stop_asked();
   has_ctrl_c_ |= signal.number == SIGINT && signal.is_from_terminal;
   host_.request(supervisor::Stop{
       .mode = is_again ? StopMode::kKill : mode,
@@ -93,6 +129,7 @@ void LaunchLoop::suspend() {
 }
 
 void LaunchLoop::on_event(const supervisor::HostEvent& event) {
+  options_.on_event(event);
   if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     told_.insert(notice->text);
     options_.notice(notice->text);
@@ -128,17 +165,51 @@ void LaunchLoop::take_signals(int signal_fd) {
 }
 
 Result<supervisor::JobOutcome> LaunchLoop::run(int signal_fd) {
+  const auto waited =
+      options_.beside == nullptr ? wait(signal_fd) : wait_beside(signal_fd, *options_.beside);
+  if (!waited) return waited.error();
+  return *outcome_;
+}
+
+Result<void> LaunchLoop::handle(int signal_fd, bool has_signal, bool has_room) {
+  if (has_signal) take_signals(signal_fd);
+  if (has_room) options_.notices->write_some();
+  return take_events(signal_fd);
+}
+
+Result<void> LaunchLoop::wait(int signal_fd) {
   while (!outcome_) {
     const int console = options_.notices != nullptr ? options_.notices->waiting_fd() : -1;
     pollfd fds[] = {{signal_fd, POLLIN, 0}, {host_.event_fd(), POLLIN, 0}, {console, POLLOUT, 0}};
     if (::poll(fds, std::size(fds), -1) < 0 && errno != EINTR) {
       return Error(ErrorCode::kInternal, "cannot wait for events: " + errno_text(errno));
     }
-    if (fds[0].revents != 0) take_signals(signal_fd);
-    if (fds[2].revents != 0) options_.notices->write_some();
-    if (auto taken = take_events(signal_fd); !taken) return std::move(taken).error();
+    auto handled = handle(signal_fd, fds[0].revents != 0, fds[2].revents != 0);
+    if (!handled) return handled;
   }
-  return *outcome_;
+  return {};
+}
+
+// The same, with handlers of `context` in between.
+Result<void> LaunchLoop::wait_beside(int signal_fd, boost::asio::io_context& context) {
+  WaitedFd signals(context, signal_fd, WaitedFd::kRead);
+  WaitedFd events(context, host_.event_fd(), WaitedFd::kRead);
+  std::optional<WaitedFd> console;
+  while (!outcome_) {
+    const int waiting = options_.notices != nullptr ? options_.notices->waiting_fd() : -1;
+    if (waiting >= 0 && !console) console.emplace(context, waiting, WaitedFd::kWrite);
+    if (waiting < 0) console.reset();
+    signals.arm();
+    events.arm();
+    if (console) console->arm();
+    context.restart();
+    context.run_one();
+    const bool has_room = console && console->take_ready();
+    events.take_ready();
+    auto handled = handle(signal_fd, signals.take_ready(), has_room);
+    if (!handled) return handled;
+  }
+  return {};
 }
 
 Result<TakenSignals> TakenSignals::take() {

@@ -22,6 +22,8 @@
 #include <string>
 #include <utility>
 
+#include <boost/asio/io_context.hpp>
+
 #include <accel/result.h>
 
 #include "launcher/run/notice_queue.h"
@@ -41,6 +43,10 @@ struct LaunchLoopOptions {
   int max_restarts = 0;
   std::function<void(const std::string&)> notice;  // a line for the user; must not wait for him
   NoticeQueue* notices = nullptr;                  // written out while the loop waits; may be none
+  // Who watches the job besides: told of each event of the shim before anything else, and of requests to stop.
+  std::function<void(const supervisor::HostEvent&)> on_event;
+  std::function<void()> on_stop_asked;
+  boost::asio::io_context* beside = nullptr;  // its handlers run while the loop waits; may be none
   // At most so long from the first stop signal to SIGKILL; default: as long as the job says.
   std::function<supervisor::Milliseconds(int signal)> grace;
   std::function<void()> stop_self;  // SIGTSTP: default is raise(SIGSTOP)
@@ -67,6 +73,9 @@ class LaunchLoop {
  private:
   void ask_to_stop(supervisor::StopMode mode, const ReceivedSignal& signal);
   void suspend();
+  Result<void> wait(int signal_fd);
+  Result<void> wait_beside(int signal_fd, boost::asio::io_context& context);
+  Result<void> handle(int signal_fd, bool has_signal, bool has_room);
   Result<void> take_events(int signal_fd);
   void take_signals(int signal_fd);
 

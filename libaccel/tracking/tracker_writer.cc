@@ -11,6 +11,8 @@
 
 #include <accel/error.h>
 
+#include "runtime/wall_clock.h"
+
 namespace accel::tracking {
 namespace {
 
@@ -29,10 +31,6 @@ std::size_t value_bytes(const TrackerValue& value) {
   if (const auto* list = std::get_if<TrackerList>(&value.data()))
     for (const TrackerValue& each : *list) bytes += value_bytes(each);
   return bytes;
-}
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace

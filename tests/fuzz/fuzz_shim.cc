@@ -22,11 +22,12 @@
 
 #include "accel/v1/record.pb.h"
 #include "agent/parts/node_workers.h"
+#include "agent/shims/accounts_record.h"
 #include "agent/shims/heard_workers.h"
-#include "agent/shims/job_accounts.h"
-#include "agent/shims/job_counters.h"
 #include "agent/shims/job_report.h"
 #include "agent/shims/shim_link.h"
+#include "runtime/supervisor/metrics/job_accounts.h"
+#include "runtime/supervisor/metrics/job_counters.h"
 #include "tests/support/fake_system.h"
 #include "tests/support/manual_clock.h"
 
@@ -34,11 +35,11 @@ namespace {
 
 using namespace accel;
 using namespace accel::supervisor;
-using agent::DurationTotals;
-using agent::JobAccounts;
-using agent::JobCounters;
 using agent::NodeWorkers;
 using agent::ShimLink;
+using supervisor::DurationTotals;
+using supervisor::JobAccounts;
+using supervisor::JobCounters;
 
 constexpr int kNumRanks = 4;
 constexpr int kFirstRank = 8;
@@ -300,7 +301,7 @@ class OneNodeJob {
     require(job_.report().size() <= agent::kMostReportBytes);
     v1::JobRecord record;
     *record.mutable_job() = job_;
-    *record.mutable_accounts() = accounts_.to_record();
+    *record.mutable_accounts() = agent::to_record(accounts_);
     require(v1::JobRecord().ParseFromString(record.SerializeAsString()));
   }
 

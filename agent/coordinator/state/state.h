@@ -15,11 +15,14 @@
 
 #include "agent/coordinator/messages/events.h"
 #include "agent/coordinator/messages/messages.h"
-#include "agent/coordinator/state/ledger.h"
+#include "runtime/supervisor/metrics/ledger.h"
 #include "runtime/supervisor/stop/restart_policy.h"
 #include "runtime/supervisor/watch/step_comparison.h"
 
 namespace accel::agent {
+
+using supervisor::Account;
+using supervisor::LedgerState;
 
 struct CoordinatorConfig {
   Milliseconds beat_every{1'000};

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <vector>
 
+#include <boost/asio/post.hpp>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -231,6 +232,48 @@ TEST_F(LaunchLoopTest, ConsoleThatIsNotReadHoldsTheLoopUpNeitherForNoticesNorFor
 
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(queue.take_unwritten(), "stdout: took nothing for 2000 ms\n");
+}
+
+TEST_F(LaunchLoopTest, WhoWatchesHearsEachEventAndItsHandlersRunBesides) {
+  boost::asio::io_context context;
+  std::vector<std::size_t> heard;
+  boost::asio::post(context, [&] { host_.push(supervisor::JobOutcome{.exit_code = 7}); });
+  host_.push(supervisor::GenerationStarted{.pids = {1}});
+  LaunchLoop loop(
+      host_,
+      {.on_event = [&](const auto& event) { heard.push_back(event.index()); }, .beside = &context});
+
+  const auto outcome = loop.run(host_.silent_fd());
+
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->exit_code, 7);
+  EXPECT_THAT(heard, SizeIs(2));
+}
+
+TEST_F(LaunchLoopTest, SignalsAreHeardBesideHandlersToo) {
+  boost::asio::io_context context;
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGTERM);
+  sigset_t before;
+  ::sigprocmask(SIG_BLOCK, &set, &before);
+  const UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  ::raise(SIGTERM);
+  int num_asked = 0;
+  LaunchLoop loop(host_,
+                  {.on_stop_asked =
+                       [&] {
+                         ++num_asked;
+                         host_.push(supervisor::JobOutcome{.exit_code = 143});
+                       },
+                   .beside = &context});
+
+  const auto outcome = loop.run(signals.get());
+
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(num_asked, 1);
+  EXPECT_EQ(stop_number(0).signal, SIGTERM);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 
 TEST(TakenSignals, GiveTheSignalsBackWithoutThoseThatCameMeanwhile) {

@@ -1,17 +1,19 @@
-#include "agent/shims/job_accounts.h"
-
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "agent/shims/accounts_record.h"
+
 namespace accel::agent::job_accounts_test {
 namespace {
 
 using namespace std::chrono_literals;
+using supervisor::Account;
 using supervisor::ExitCause;
 using supervisor::GenerationStarted;
 using supervisor::Hung;
+using supervisor::JobAccounts;
 using supervisor::Restarting;
 using supervisor::Snapshot;
 using supervisor::WorkerExit;
@@ -136,10 +138,10 @@ TEST_F(JobAccountsTest, TheNextAgentGoesOnWhereTheOneBeforeWas) {
   after(1s, GenerationStarted{.pids = {5}});
   after(1s, at_step(3));
   now_ += 2s;
-  const auto record = accounts_.to_record();
+  const auto record = to_record(accounts_);
 
   now_ += 8s;
-  accounts_ = JobAccounts::from_record(record, true, now_);
+  accounts_ = accounts_of(record, true, now_);
   EXPECT_EQ(booked(Account::kProductive), 10s);
   EXPECT_EQ(all(), now_ - start_);
   after_exit(1s, ExitCause::kNonZero);
@@ -151,9 +153,9 @@ TEST_F(JobAccountsTest, TheNextAgentGoesOnWhereTheOneBeforeWas) {
 
 TEST_F(JobAccountsTest, AfterAnotherBootTheClockOfThenCountsForNothing) {
   after(1s, GenerationStarted{.pids = {5}});
-  const auto record = accounts_.to_record();
+  const auto record = to_record(accounts_);
 
-  accounts_ = JobAccounts::from_record(record, false, TimePoint(3s));
+  accounts_ = accounts_of(record, false, TimePoint(3s));
   accounts_.close(TimePoint(3s));
 
   EXPECT_EQ(accounts_.ledger().of(Account::kSpawn), 1s);
@@ -161,7 +163,7 @@ TEST_F(JobAccountsTest, AfterAnotherBootTheClockOfThenCountsForNothing) {
 }
 
 TEST_F(JobAccountsTest, ARecordOfABuildThatKnewNoAccountsHasNone) {
-  accounts_ = JobAccounts::from_record({}, true, now_);
+  accounts_ = accounts_of({}, true, now_);
   accounts_.close(now_);
 
   EXPECT_EQ(accounts_.ledger().of(Account::kWaiting), Duration{});

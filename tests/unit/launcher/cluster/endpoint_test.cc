@@ -10,7 +10,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "agent/calls/listener.h"
+#include "runtime/supervisor/http/listening_socket.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/reserved_port.h"
 
@@ -134,7 +134,7 @@ TEST(Endpoint, WhoAsksDisturbsNobodyWhoTakesThePort) {
     while (!stop.stop_requested()) std::ignore = is_ours_and_free(at);
   });
   for (int i = 0; i < 5'000; ++i) {
-    const auto taken = agent::listen_at(at, 1);
+    const auto taken = supervisor::listen_at(at, 1);
     ASSERT_TRUE(taken) << i << ": " << taken.error().message();
   }
 }

@@ -1,4 +1,4 @@
-#include "agent/metrics/metrics_server.h"
+#include "runtime/supervisor/metrics/metrics_server.h"
 
 #include <atomic>
 #include <deque>
@@ -17,7 +17,7 @@
 
 #include "runtime/unique_fd.h"
 
-namespace accel::agent::metrics_server_test {
+namespace accel::supervisor::metrics_server_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -208,4 +208,4 @@ TEST_F(MetricsServerTest, MayEndBeforeItsConnections) {
 }
 
 }  // namespace
-}  // namespace accel::agent::metrics_server_test
+}  // namespace accel::supervisor::metrics_server_test

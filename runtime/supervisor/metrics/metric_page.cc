@@ -1,10 +1,10 @@
-#include "agent/metrics/metric_page.h"
+#include "runtime/supervisor/metrics/metric_page.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
-namespace accel::agent {
+namespace accel::supervisor {
 namespace {
 
 using enum Metric;
@@ -90,6 +90,11 @@ constexpr std::array kTable = {
                kCounter,
                "job node local_rank part",
                "where the time of those steps went: compute, communication, input, io or wait"},
+    MetricInfo{kWorkerStepSeconds,
+               "accel_worker_step_seconds",
+               kGauge,
+               "job node local_rank",
+               "how long a step of the worker took, between the last two looks at it"},
     MetricInfo{kWorkerStartDuration,
                "accel_worker_start_duration_seconds",
                kHistogram,
@@ -161,13 +166,25 @@ constexpr std::array kTable = {
                kGauge,
                "node",
                "the wall clock of the node minus that of the coordinator"},
+    MetricInfo{kDashboardRefusals,
+               "accel_dashboard_refusals_total",
+               kCounter,
+               "cause",
+               "requests to the dashboard that were refused, and streams that were dropped"},
+    MetricInfo{kProcessCpu,
+               "process_cpu_seconds_total",
+               kCounter,
+               "",
+               "processor time of the process that answers"},
+    MetricInfo{kProcessMemory,
+               "process_resident_memory_bytes",
+               kGauge,
+               "",
+               "memory of the process that answers"},
     MetricInfo{
-        kProcessCpu, "process_cpu_seconds_total", kCounter, "", "processor time of the agent"},
-    MetricInfo{kProcessMemory, "process_resident_memory_bytes", kGauge, "", "memory of the agent"},
-    MetricInfo{kProcessOpenFds, "process_open_fds", kGauge, "", "open files of the agent"},
-    MetricInfo{kProcessMaxFds, "process_max_fds", kGauge, "", "the agent's limit of open files"},
-    MetricInfo{
-        kProcessStart, "process_start_time_seconds", kGauge, "", "when the agent was started"},
+        kProcessOpenFds, "process_open_fds", kGauge, "", "open files of the process that answers"},
+    MetricInfo{kProcessMaxFds, "process_max_fds", kGauge, "", "its limit of open files"},
+    MetricInfo{kProcessStart, "process_start_time_seconds", kGauge, "", "when it was started"},
 };
 
 constexpr bool is_in_order() {
@@ -308,4 +325,4 @@ std::string MetricPage::text() const {
   return text;
 }
 
-}  // namespace accel::agent
+}  // namespace accel::supervisor

@@ -1,9 +1,9 @@
-#include "agent/coordinator/state/ledger.h"
+#include "runtime/supervisor/metrics/ledger.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace accel::agent {
+namespace accel::supervisor {
 namespace {
 
 Duration* slot_of(LedgerState& ledger, Account account) {
@@ -86,4 +86,4 @@ LedgerState settled(LedgerState ledger, TimePoint now) {
   return ledger;
 }
 
-}  // namespace accel::agent
+}  // namespace accel::supervisor

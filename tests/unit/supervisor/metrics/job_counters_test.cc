@@ -1,26 +1,25 @@
-#include "agent/shims/job_counters.h"
+#include "runtime/supervisor/metrics/job_counters.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accel::agent::job_counters_test {
+namespace accel::supervisor::job_counters_test {
 namespace {
 
 using namespace std::chrono_literals;
-using supervisor::ExitCause;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
 class JobCountersTest : public ::testing::Test {
  protected:
-  void hear_after(Duration time, const supervisor::HostEvent& event) {
+  void hear_after(Duration time, const HostEvent& event) {
     now_ += time;
     counters_.hear(event, now_, totals_);
   }
   // Seen by the shim `ago` before.
-  [[nodiscard]] supervisor::WorkerExit exit_of(int rank, ExitCause cause, Duration ago = 0s) const {
-    supervisor::WorkerExit exit;
+  [[nodiscard]] WorkerExit exit_of(int rank, ExitCause cause, Duration ago = 0s) const {
+    WorkerExit exit;
     exit.local_rank = rank;
     exit.cause = cause;
     exit.seen_at = (now_ - ago).time_since_epoch();
@@ -34,7 +33,7 @@ class JobCountersTest : public ::testing::Test {
 
 TEST_F(JobCountersTest, MeasuresAStartUntilAllWorkersRun) {
   counters_.begin(now_);
-  hear_after(20ms, supervisor::GenerationStarted{.generation = 0, .pids = {5, 6}});
+  hear_after(20ms, GenerationStarted{.generation = 0, .pids = {5, 6}});
 
   EXPECT_EQ(counters_.starts(), 2U);
   EXPECT_EQ(totals_.start.count(), 1U);
@@ -43,12 +42,12 @@ TEST_F(JobCountersTest, MeasuresAStartUntilAllWorkersRun) {
 
 TEST_F(JobCountersTest, MeasuresStopAndRestartFromTheMomentAtWhichTheWorkerEnded) {
   counters_.begin(now_);
-  hear_after(0s, supervisor::GenerationStarted{.generation = 0, .pids = {5, 6}});
+  hear_after(0s, GenerationStarted{.generation = 0, .pids = {5, 6}});
   const auto first = exit_of(0, ExitCause::kSignaled, 1s);
   hear_after(0s, first);
   hear_after(1s, exit_of(1, ExitCause::kStoppedByUs));
-  hear_after(0s, supervisor::Restarting{.next_generation = 1, .delay = 3s, .because = first});
-  hear_after(4s, supervisor::GenerationStarted{.generation = 1, .pids = {7, 8}});
+  hear_after(0s, Restarting{.next_generation = 1, .delay = 3s, .because = first});
+  hear_after(4s, GenerationStarted{.generation = 1, .pids = {7, 8}});
 
   EXPECT_THAT(counters_.exits(),
               ElementsAre(Pair(ExitCause::kSignaled, 1), Pair(ExitCause::kStoppedByUs, 1)));
@@ -60,24 +59,24 @@ TEST_F(JobCountersTest, MeasuresStopAndRestartFromTheMomentAtWhichTheWorkerEnded
 }
 
 TEST_F(JobCountersTest, AJobThatEndsWellStopsNothing) {
-  hear_after(0s, supervisor::GenerationStarted{.generation = 0, .pids = {5}});
+  hear_after(0s, GenerationStarted{.generation = 0, .pids = {5}});
   hear_after(1s, exit_of(0, ExitCause::kOk));
-  hear_after(0s, supervisor::JobOutcome{.success = true});
+  hear_after(0s, JobOutcome{.success = true});
 
   EXPECT_EQ(totals_.stop.count(), 0U);
 }
 
 TEST_F(JobCountersTest, MeasuresTheStopThatSomebodyAskedFor) {
-  hear_after(0s, supervisor::GenerationStarted{.generation = 0, .pids = {5}});
+  hear_after(0s, GenerationStarted{.generation = 0, .pids = {5}});
   counters_.ask_to_stop(now_);
   hear_after(2s, exit_of(0, ExitCause::kStoppedByUs));
-  hear_after(0s, supervisor::JobOutcome{});
+  hear_after(0s, JobOutcome{});
 
   EXPECT_DOUBLE_EQ(totals_.stop.sum(), 2.0);
 }
 
 TEST_F(JobCountersTest, ShowsWorkersThatReportUntilTheyEnd) {
-  supervisor::Snapshot snapshot;
+  Snapshot snapshot;
   snapshot.workers = {{.local_rank = 0,
                        .is_alive = true,
                        .beats = 3,
@@ -97,7 +96,7 @@ TEST_F(JobCountersTest, ShowsWorkersThatReportUntilTheyEnd) {
 }
 
 TEST_F(JobCountersTest, MeasuresTheSilenceOfAHang) {
-  hear_after(0s, supervisor::Hung{.silent_for = 30s, .limit = 30s});
+  hear_after(0s, Hung{.silent_for = 30s, .limit = 30s});
 
   EXPECT_DOUBLE_EQ(totals_.hang_detection.sum(), 30.0);
 }
@@ -109,4 +108,4 @@ TEST(CauseLabel, IsThereForEveryCause) {
 }
 
 }  // namespace
-}  // namespace accel::agent::job_counters_test
+}  // namespace accel::supervisor::job_counters_test

@@ -1,4 +1,4 @@
-#include "agent/metrics/metric_page.h"
+#include "runtime/supervisor/metrics/metric_page.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -8,9 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "agent/main/agent_metrics.h"
+#include "runtime/supervisor/metrics/job_metrics.h"
 
-namespace accel::agent::metric_page_test {
+namespace accel::supervisor::metric_page_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -138,19 +138,8 @@ TEST(MetricPage, LeavesOutWhatHasNoSamples) {
   EXPECT_THAT(page.text(), IsEmpty());
 }
 
-// ---- the coordinator ----
-
-Job job_with(const char* id, JobPhase phase) {
-  Job job;
-  auto description = std::make_shared<JobDescription>();
-  description->job_id = id;
-  job.description = std::move(description);
-  job.phase = phase;
-  return job;
-}
-
 TEST(WorkerMetrics, TellWhereTheTimeOfStepsWentOfWorkersThatMeasureIt) {
-  supervisor::Snapshot snapshot;
+  Snapshot snapshot;
   snapshot.workers = {{.local_rank = 0, .is_alive = true, .beats = 1, .step = 7},
                       {.local_rank = 1,
                        .is_alive = true,
@@ -159,7 +148,7 @@ TEST(WorkerMetrics, TellWhereTheTimeOfStepsWentOfWorkersThatMeasureIt) {
                        .times = {.steps = 6, .total_ns = 4'000'000'000, .input_ns = 500'000'000}}};
   JobCounters counters;
   DurationTotals totals;
-  counters.hear(supervisor::HostEvent(snapshot), TimePoint{}, totals);
+  counters.hear(HostEvent(snapshot), TimePoint{}, totals);
   MetricPage page;
   add_counters(page, "a", "n", counters, TimePoint{});
 
@@ -173,54 +162,5 @@ TEST(WorkerMetrics, TellWhereTheTimeOfStepsWentOfWorkersThatMeasureIt) {
   EXPECT_THAT(text, Not(HasSubstr(R"(timed_steps_total{job="a",node="n",local_rank="0")")));
 }
 
-TEST(CoordinatorMetrics, CountsEachNodeOnce) {
-  const TimePoint now{1000s};
-  State state;
-  state.epoch = 7;
-  state.nodes["live"].liveness = Liveness::kLive;
-  state.nodes["suspect"].liveness = Liveness::kSuspect;
-  state.nodes["drained"].liveness = Liveness::kSuspect;
-  state.nodes["drained"].is_drained = true;
-  state.nodes["aside"].liveness = Liveness::kLive;
-  state.nodes["aside"].quarantine.until = now + 1s;
-  state.nodes["was aside"].liveness = Liveness::kLive;
-  state.nodes["was aside"].quarantine.until = now;
-  state.nodes["lost"].is_drained = true;
-  MetricPage page;
-  add_coordinator(page, state, now);
-
-  const std::string text = page.text();
-  EXPECT_THAT(text, HasSubstr("accel_leader_epoch 7\n"));
-  EXPECT_THAT(text, HasSubstr("accel_rendezvous_nodes{state=\"live\"} 2\n"));
-  for (const char* one : {"suspect", "drained", "quarantined", "lost"})
-    EXPECT_THAT(text, HasSubstr(std::string("accel_rendezvous_nodes{state=\"") + one + "\"} 1\n"));
-}
-
-TEST(CoordinatorMetrics, TellsWhereTheTimeOfJobsWentAndWhyTheyBeganAnew) {
-  const TimePoint now{1000s};
-  State state;
-  Job& job = state.jobs["u1"] = job_with("train", JobPhase::kRunning);
-  job.generation = 3;
-  job.ledger.booked[static_cast<std::size_t>(Account::kStop)] = 25s;
-  job.ledger.open = Account::kProductive;
-  job.ledger.since = now - 75s;
-  job.restarts_by_cause[supervisor::ExitCause::kLost] = 2;
-  state.jobs["u2"] = job_with("waits", JobPhase::kGathering);
-  state.dropped.old_beat = 9;
-  MetricPage page;
-  add_coordinator(page, state, now);
-
-  const std::string text = page.text();
-  EXPECT_THAT(text, HasSubstr("accel_rendezvous_generation{job=\"train\"} 3\n"));
-  EXPECT_THAT(text, HasSubstr("accel_job_time_seconds{job=\"train\",phase=\"productive\"} 75\n"));
-  EXPECT_THAT(text, HasSubstr("accel_job_time_seconds{job=\"train\",phase=\"stop\"} 25\n"));
-  EXPECT_THAT(text, HasSubstr("accel_job_effective_training_ratio{job=\"train\"} 0.75\n"));
-  EXPECT_THAT(text, HasSubstr("accel_job_restarts_total{job=\"train\",cause=\"lost\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("accel_coordinator_jobs{state=\"running\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("accel_coordinator_jobs{state=\"gathering\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("accel_coordinator_jobs{state=\"failed\"} 0\n"));
-  EXPECT_THAT(text, HasSubstr("accel_rendezvous_stale_messages_total{type=\"old_beat\"} 9\n"));
-}
-
 }  // namespace
-}  // namespace accel::agent::metric_page_test
+}  // namespace accel::supervisor::metric_page_test

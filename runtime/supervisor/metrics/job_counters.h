@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/metrics/metric_page.h"
+#include "runtime/supervisor/metrics/metric_page.h"
 #include "runtime/supervisor/protocol/frames.h"
 
-namespace accel::agent {
+namespace accel::supervisor {
 
 struct DurationTotals {
   DurationHistogram start;           // from the decision to workers that run
@@ -31,14 +31,16 @@ class JobCounters {
     std::uint64_t step = 0;
     TimePoint beat_at{};
     StepTimes times;  // 0 steps: it measures none
+    double seconds_per_step =
+        0;  // of the steps between the last two sights of it; 0: not known yet
   };
-  using ByCause = std::map<supervisor::ExitCause, std::uint64_t>;
+  using ByCause = std::map<ExitCause, std::uint64_t>;
 
   // A generation is about to be started.
   void begin(TimePoint now) { start_began_ = now; }
   // Somebody has asked for its end.
   void ask_to_stop(TimePoint now);
-  void hear(const supervisor::HostEvent& event, TimePoint now, DurationTotals& totals);
+  void hear(const HostEvent& event, TimePoint now, DurationTotals& totals);
 
   [[nodiscard]] std::uint64_t starts() const { return starts_; }
   [[nodiscard]] const ByCause& exits() const { return exits_; }
@@ -47,15 +49,13 @@ class JobCounters {
   [[nodiscard]] const std::vector<Sight>& sights() const { return sights_; }
 
  private:
-  void hear_one(const supervisor::GenerationStarted& started,
-                TimePoint now,
-                DurationTotals& totals);
-  void hear_one(const supervisor::WorkerExit& exit, TimePoint now, DurationTotals& totals);
-  void hear_one(const supervisor::Restarting& restarting, TimePoint now, DurationTotals& totals);
-  void hear_one(const supervisor::Hung& hung, TimePoint now, DurationTotals& totals);
-  void hear_one(const supervisor::Snapshot& snapshot, TimePoint now, DurationTotals& totals);
-  void hear_one(const supervisor::GenerationEnded& ended, TimePoint now, DurationTotals& totals);
-  void hear_one(const supervisor::JobOutcome& outcome, TimePoint now, DurationTotals& totals);
+  void hear_one(const GenerationStarted& started, TimePoint now, DurationTotals& totals);
+  void hear_one(const WorkerExit& exit, TimePoint now, DurationTotals& totals);
+  void hear_one(const Restarting& restarting, TimePoint now, DurationTotals& totals);
+  void hear_one(const Hung& hung, TimePoint now, DurationTotals& totals);
+  void hear_one(const Snapshot& snapshot, TimePoint now, DurationTotals& totals);
+  void hear_one(const GenerationEnded& ended, TimePoint now, DurationTotals& totals);
+  void hear_one(const JobOutcome& outcome, TimePoint now, DurationTotals& totals);
   template <typename Other>
   void hear_one(const Other&, TimePoint, DurationTotals&) {}
   void end_stop(TimePoint now, DurationTotals& totals);
@@ -70,6 +70,6 @@ class JobCounters {
 };
 
 // As a label: "ok", "nonzero", "oom", ...
-[[nodiscard]] std::string_view label_of(supervisor::ExitCause cause);
+[[nodiscard]] std::string_view label_of(ExitCause cause);
 
-}  // namespace accel::agent
+}  // namespace accel::supervisor

@@ -22,7 +22,7 @@
 
 #include "runtime/clock.h"
 
-namespace accel::agent {
+namespace accel::supervisor {
 
 enum class Account {
   kWaiting,
@@ -35,6 +35,17 @@ enum class Account {
   kStop,
   kClosed,  // the job is over
 };
+
+// Those that a job's time goes to, in the order in which they are shown.
+inline constexpr std::array kAccountsOfTime = {Account::kWaiting,
+                                               Account::kRendezvous,
+                                               Account::kSpawn,
+                                               Account::kInit,
+                                               Account::kReplay,
+                                               Account::kProductive,
+                                               Account::kDetect,
+                                               Account::kStop};
+static_assert(kAccountsOfTime.size() == static_cast<std::size_t>(Account::kClosed));
 
 [[nodiscard]] std::string_view name_of(Account account);
 
@@ -63,4 +74,4 @@ void book_stepless(LedgerState& ledger);
 // For people: "41.2 s: productive 38.0 s (92 %), rendezvous 0.2 s, ..."; accounts below 50 ms are left out.
 [[nodiscard]] std::string describe(const LedgerState& ledger);
 
-}  // namespace accel::agent
+}  // namespace accel::supervisor

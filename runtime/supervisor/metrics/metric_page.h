@@ -19,7 +19,7 @@
 
 #include "runtime/clock.h"
 
-namespace accel::agent {
+namespace accel::supervisor {
 
 enum class Metric {
   kBuildInfo,
@@ -39,6 +39,7 @@ enum class Metric {
   kWorkerStep,
   kWorkerTimedSteps,
   kWorkerStepTime,
+  kWorkerStepSeconds,
   kWorkerStartDuration,
   kStopDuration,
   kRestartDuration,
@@ -54,6 +55,7 @@ enum class Metric {
   kCoordinatorJobs,
   kStaleMessages,
   kClockOffset,
+  kDashboardRefusals,
   kProcessCpu,
   kProcessMemory,
   kProcessOpenFds,
@@ -114,4 +116,4 @@ class MetricPage {
       families_;
 };
 
-}  // namespace accel::agent
+}  // namespace accel::supervisor

@@ -1,0 +1,58 @@
+// JobWatch: what a launcher knows of its job on this machine, by the events of its shim.
+//
+// The figures are those of an agent's jobs: the same counters and accounts hear the same events.
+//
+// Threads:  plain values, no clock.
+// Source:   docs/reference/metrics.md, docs/guides/dashboard.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/supervisor/dashboard/dashboard_state.h"
+#include "runtime/supervisor/metrics/job_accounts.h"
+#include "runtime/supervisor/metrics/job_counters.h"
+#include "runtime/supervisor/metrics/metric_page.h"
+
+namespace accel::launcher {
+
+class JobWatch {
+ public:
+  struct Names {
+    std::string job;
+    std::string node;
+    std::string user;  // of this process; empty: not known
+  };
+  // The shim is about to be started.
+  JobWatch(Names names, TimePoint now);
+
+  // `wall_seconds`: since 1970, for texts.
+  void hear(const supervisor::HostEvent& event, TimePoint now, double wall_seconds);
+  // Somebody has asked for its end.
+  void ask_to_stop(TimePoint now);
+
+  // Whether a snapshot would tell the accounts something new: that the first step is made.
+  [[nodiscard]] bool wants_snapshots() const { return accounts_.wants_snapshots(); }
+
+  // Adds what is known of the job.
+  void add_to(supervisor::MetricPage& page, TimePoint now) const;
+  // The same for a page that people look at. `has_logs` is not filled.
+  [[nodiscard]] supervisor::DashboardJob shown(TimePoint now) const;
+  [[nodiscard]] int generation() const { return generation_; }
+
+ private:
+  void hear_workers(const supervisor::HostEvent& event);
+
+  Names names_;
+  supervisor::DurationTotals durations_;
+  supervisor::JobCounters counters_;
+  supervisor::JobAccounts accounts_;
+  supervisor::JobTimeline timeline_;
+  int generation_ = 0;
+  std::vector<supervisor::DashboardRank> ranks_;  // of the generation, by local rank
+  std::string state_ = "pending";                 // as `accel status` calls it
+  std::string reason_;
+};
+
+}  // namespace accel::launcher

@@ -1,0 +1,160 @@
+#include "launcher/watch/watch_service.h"
+
+#include <utility>
+#include <variant>
+
+#include "runtime/clock.h"
+#include "runtime/supervisor/metrics/process_metrics.h"
+#include "runtime/text/endpoint_text.h"
+#include "runtime/text/host_name.h"
+#include "runtime/text/random_digits.h"
+#include "runtime/wall_clock.h"
+
+namespace accel::launcher {
+namespace {
+
+using boost::system::error_code;
+
+constexpr std::size_t kTokenDigits = 48;  // hexadecimal: 192 random bits
+
+}  // namespace
+
+WatchService::WatchService(JobWatch::Names names, std::string log_dir)
+    : limit_(loop_),
+      steps_(loop_),
+      job_(names.job),
+      log_dir_(std::move(log_dir)),
+      watch_(std::move(names), SteadyClock().now()) {}
+
+WatchService::~WatchService() = default;
+
+Result<std::unique_ptr<WatchService>> WatchService::start(const WatchSettings& settings,
+                                                          JobWatch::Names names,
+                                                          std::string log_dir) {
+  std::unique_ptr<WatchService> service(new WatchService(std::move(names), std::move(log_dir)));
+  if (settings.metrics) {
+    if (auto served = service->serve_metrics(*settings.metrics); !served)
+      return std::move(served).error();
+  }
+  if (settings.dashboard) {
+    if (auto served = service->serve_dashboard(*settings.dashboard); !served)
+      return std::move(served).error();
+  }
+  return service;
+}
+
+Result<void> WatchService::serve_metrics(const supervisor::TcpEndpoint& endpoint) {
+  auto metrics =
+      supervisor::MetricsServer::listen(loop_,
+                                        endpoint,
+                                        {.collect = [this](auto done) { collect(std::move(done)); },
+                                         .is_ending = [this] { return is_over_; }});
+  if (!metrics) return std::move(metrics).error();
+  metrics_ = *std::move(metrics);
+  metrics_at_ = endpoint.address().to_string();
+  return {};
+}
+
+Result<void> WatchService::serve_dashboard(const supervisor::TcpEndpoint& endpoint) {
+  auto dashboard = supervisor::DashboardServer::listen(
+      loop_,
+      endpoint,
+      random_digits(kTokenDigits),
+      {.collect = [this](auto done) { look([this, done = std::move(done)] { done(shown()); }); },
+       .read_log = [this](const auto& question, const auto& done) { done(log_tail(question)); }});
+  if (!dashboard) return std::move(dashboard).error();
+  dashboard_ = *std::move(dashboard);
+  return {};
+}
+
+supervisor::DashboardState WatchService::shown() const {
+  supervisor::DashboardState state = {.program = "accel-launch",
+                                      .version = supervisor::kBuildVersion,
+                                      .node = host_name(),
+                                      .wall_seconds = seconds_since_1970(),
+                                      .is_over = is_over_};
+  state.jobs.push_back(watch_.shown(SteadyClock().now()));
+  state.jobs.back().has_logs = !log_dir_.empty();
+  return state;
+}
+
+supervisor::LogTail WatchService::log_tail(const supervisor::LogQuestion& question) const {
+  if (question.job != job_) return {.notice = "there is no such job here"};
+  if (log_dir_.empty())
+    return {.notice = "the output goes to the console alone: give --log_dir DIR to accel-launch"};
+  const auto path = supervisor::LogLayout(log_dir_, job_)
+                        .stream_file(question.rank, watch_.generation(), question.stream);
+  return supervisor::read_log_tail(path.string(), question.bytes);
+}
+
+std::vector<std::string> WatchService::notices() const {
+  std::vector<std::string> lines;
+  if (metrics_)
+    lines.push_back("serves metrics at http://" + endpoint_text(metrics_at_, metrics_->port()) +
+                    "/metrics");
+  if (dashboard_) lines.push_back("the dashboard is at " + dashboard_->address());
+  return lines;
+}
+
+void WatchService::attend(std::function<void(const supervisor::HostRequest&)> request) {
+  request_ = std::move(request);
+  look_for_steps();
+}
+
+void WatchService::hear(const supervisor::HostEvent& event) {
+  watch_.hear(event, SteadyClock().now(), seconds_since_1970());
+  if (std::holds_alternative<supervisor::JobOutcome>(event)) is_over_ = true;
+  if (is_over_ || std::holds_alternative<supervisor::Snapshot>(event)) end_looks();
+}
+
+void WatchService::ask_to_stop() {
+  watch_.ask_to_stop(SteadyClock().now());
+}
+
+void WatchService::finish() {
+  is_over_ = true;
+  if (!dashboard_) return;
+  dashboard_->end();
+  const TimePoint limit = SteadyClock().now() + kLookPatience;
+  loop_.restart();
+  while (dashboard_->has_streams() && SteadyClock().now() < limit) loop_.run_one_until(limit);
+}
+
+void WatchService::collect(std::function<void(std::string)> done) {
+  look([this, done = std::move(done)] {
+    supervisor::MetricPage page;
+    page.add(supervisor::Metric::kBuildInfo, {supervisor::kBuildVersion}, 1);
+    watch_.add_to(page, SteadyClock().now());
+    if (dashboard_) add_refusals(page, dashboard_->refusals());
+    add_process(page);
+    done(page.text());
+  });
+}
+
+void WatchService::look(std::function<void()> done) {
+  if (!request_ || is_over_) return done();
+  waiting_.push_back(std::move(done));
+  if (waiting_.size() > 1) return;
+  limit_.expires_after(kLookPatience);
+  limit_.async_wait([this](const error_code& error) {
+    if (!error) end_looks();
+  });
+  request_(supervisor::TakeSnapshot{});
+}
+
+void WatchService::end_looks() {
+  limit_.cancel();
+  for (const auto& done : std::exchange(waiting_, {})) done();
+}
+
+// The accounts have to see the first step of a generation, whether or not somebody asks.
+void WatchService::look_for_steps() {
+  steps_.expires_after(kLookEvery);
+  steps_.async_wait([this](const error_code& error) {
+    if (error || is_over_) return;
+    if (watch_.wants_snapshots()) request_(supervisor::TakeSnapshot{});
+    look_for_steps();
+  });
+}
+
+}  // namespace accel::launcher

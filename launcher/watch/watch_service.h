@@ -1,0 +1,77 @@
+// WatchService: shows a launcher's job to whoever asks, over HTTP, while the launcher waits for its shim.
+//
+// Where the workers stand is asked of the shim when somebody looks, for at most kLookPatience.
+//
+// Threads:  the launcher's one: all of it on loop().
+// Source:   docs/reference/metrics.md, docs/guides/dashboard.md.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <accel/result.h>
+
+#include "launcher/watch/job_watch.h"
+#include "launcher/watch/watch_settings.h"
+#include "runtime/supervisor/dashboard/dashboard_server.h"
+#include "runtime/supervisor/metrics/metrics_server.h"
+#include "runtime/supervisor/protocol/frames.h"
+
+namespace accel::launcher {
+
+class WatchService {
+ public:
+  static constexpr std::chrono::seconds kLookPatience{1};
+  static constexpr std::chrono::milliseconds kLookEvery{500};
+
+  // Listens. Errors  kFileIo: an address cannot be taken.
+  // `log_dir`: below which the files of the job's output are; empty: there are none.
+  [[nodiscard]] static Result<std::unique_ptr<WatchService>> start(const WatchSettings& settings,
+                                                                   JobWatch::Names names,
+                                                                   std::string log_dir);
+  ~WatchService();
+
+  // Lines for the user: where the job is shown.
+  [[nodiscard]] std::vector<std::string> notices() const;
+
+  // The shim is there. `request` is called from handlers of loop() alone.
+  void attend(std::function<void(const supervisor::HostRequest&)> request);
+  void hear(const supervisor::HostEvent& event);
+  void ask_to_stop();
+  // The job has ended: pages that are open are told so, for at most kLookPatience.
+  void finish();
+
+  [[nodiscard]] boost::asio::io_context& loop() { return loop_; }
+
+ private:
+  WatchService(JobWatch::Names names, std::string log_dir);
+  Result<void> serve_metrics(const supervisor::TcpEndpoint& endpoint);
+  Result<void> serve_dashboard(const supervisor::TcpEndpoint& endpoint);
+  [[nodiscard]] supervisor::DashboardState shown() const;
+  [[nodiscard]] supervisor::LogTail log_tail(const supervisor::LogQuestion& question) const;
+  void collect(std::function<void(std::string)> done);
+  void look(std::function<void()> done);
+  void end_looks();
+  void look_for_steps();
+
+  boost::asio::io_context loop_;
+  boost::asio::steady_timer limit_;  // of those who wait for a snapshot
+  boost::asio::steady_timer steps_;
+  const std::string job_;
+  const std::string log_dir_;
+  JobWatch watch_;
+  std::function<void(const supervisor::HostRequest&)> request_;
+  std::vector<std::function<void()>> waiting_;
+  std::unique_ptr<supervisor::MetricsServer> metrics_;
+  std::string metrics_at_;  // the address
+  std::unique_ptr<supervisor::DashboardServer> dashboard_;
+  bool is_over_ = false;
+};
+
+}  // namespace accel::launcher

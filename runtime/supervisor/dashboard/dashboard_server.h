@@ -1,0 +1,104 @@
+// DashboardServer: one page that shows jobs while they run, and the stream of events that feeds it. Read-only.
+//
+//   request                    token   answer
+//   GET /, /dashboard.{css,js}   no    the page: files of this program, the same for everybody
+//   GET /api/state               yes   the state now, JSON (dashboard_state.h)
+//   GET /api/events              yes   server-sent events: a state each, at once and every kEvery
+//   GET /api/log?job=&rank=&...  yes   the end of a rank's output, JSON: {"text", "offset", "size", "notice"}
+//
+// The token is in `Authorization: Bearer`, which no browser sends by itself: a page of another site has nothing to ride on, and
+// there is no cookie that a server on another port could read. It reaches the page in the fragment of the address, which is sent
+// to nobody. Besides, a Host that is a name other than localhost is refused (DNS rebinding), and an Origin other than the Host's.
+// What is refused is counted.
+//
+// There is no TLS: whoever configures it allows addresses beyond loopback only where that was said.
+//
+// Threads:  everything on the loop.
+// Cost:     while a stream is open a look at the jobs every kEvery; else nothing.
+// Source:   docs/guides/dashboard.md, docs/admin/security.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <boost/asio/io_context.hpp>
+
+#include <accel/result.h>
+
+#include "runtime/supervisor/dashboard/dashboard_state.h"
+#include "runtime/supervisor/http/http_server.h"
+#include "runtime/supervisor/logs/log_layout.h"
+
+namespace accel::supervisor {
+
+// Whose output is wanted.
+struct LogQuestion {
+  std::string job;  // uuid where there is one, else id
+  int rank = 0;
+  Stream stream = Stream::kOut;
+  std::uint64_t bytes = 0;  // at most so many, the last ones
+};
+struct LogTail {
+  std::string text;          // printable()
+  std::uint64_t offset = 0;  // of its first byte in the file
+  std::uint64_t size = 0;    // of the file
+  std::string notice;        // instead of text: why there is none
+};
+
+class DashboardServer {
+ public:
+  static constexpr int kMaxConnections = 64;
+  static constexpr std::size_t kLeastToken = 32;
+  static constexpr std::uint64_t kMostLog = 256 * 1024;  // bytes of an answer
+  static constexpr std::chrono::milliseconds kEvery{500};
+
+  struct Handlers {
+    // Gives the state to `done`, now or within a second. Its `refusals` are filled here.
+    std::function<void(std::function<void(DashboardState)> done)> collect;
+    std::function<void(const LogQuestion&, std::function<void(LogTail)> done)> read_log;
+  };
+  // Errors  kFileIo. Requires: a token of kLeastToken characters or more.
+  [[nodiscard]] static Result<std::unique_ptr<DashboardServer>> listen(
+      boost::asio::io_context& loop,
+      const TcpEndpoint& endpoint,
+      std::string token,
+      Handlers handlers,
+      std::chrono::milliseconds patience = HttpServer::kPatience);
+  // Streams end; calls no handler any more.
+  ~DashboardServer();
+  DashboardServer(const DashboardServer&) = delete;
+  DashboardServer& operator=(const DashboardServer&) = delete;
+
+  [[nodiscard]] int port() const;
+  // What to open in a browser; the token is in it.
+  [[nodiscard]] std::string address() const;
+  [[nodiscard]] const DashboardRefusals& refusals() const;
+  // A last state to all streams, which end then.
+  void end();
+  [[nodiscard]] bool has_streams() const;
+
+ private:
+  struct Core;
+  DashboardServer(std::shared_ptr<Core> core, std::unique_ptr<HttpServer> server);
+
+  std::shared_ptr<Core> core_;  // also of looks that are under way
+  std::unique_ptr<HttpServer> server_;
+};
+
+// Pure. Whether a request with this Host may be meant for this server: a numeric address or localhost, with any port.
+[[nodiscard]] bool is_own_host(std::string_view host);
+// Pure. Whether the page that asks is one of this server: no Origin, or that of the Host.
+[[nodiscard]] bool is_own_origin(std::string_view origin, std::string_view host);
+// Pure. The value of `key` in "a=1&b=2", %-decoded; empty: it is not there, or no such text.
+[[nodiscard]] std::string query_value(std::string_view query, std::string_view key);
+
+// The last bytes of an open file as LogTail: whole lines, where there is one.
+[[nodiscard]] LogTail log_tail_of(int file, std::uint64_t most);
+// The same of a file whose folders belong to the process's own user.
+[[nodiscard]] LogTail read_log_tail(const std::string& path, std::uint64_t most);
+
+}  // namespace accel::supervisor

@@ -1,0 +1,378 @@
+// The dashboard's page: shows each state that the server sends (dashboard_state.h).
+//
+// Texts of jobs go in by textContent alone. The token comes in the address's fragment, stays in this tab, and goes out in a header.
+"use strict";
+
+const find = (id) => document.getElementById(id);
+const PHASES = ["productive", "waiting", "rendezvous", "spawn", "init", "replay", "detect", "stop"];
+const COLOURS = ["#2e9e63", "#9aa5b1", "#6f8fc9", "#4a7bd0", "#8f6fd0", "#d08f3a", "#d0573a", "#b3261e"];
+const RETRY_MS = 1000;
+const LOG_MS = 1000;
+
+const page = {state: null, job: "", rank: 0, lines: [], notice: "", asked: 0};
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function setClass(node, name) {
+  if (node.className !== name) node.className = name;
+}
+
+// One child for each item, made once and kept under its key: what has the focus keeps it.
+function keep(parent, items, keyOf, make, update) {
+  const known = parent.kept ?? (parent.kept = new Map());
+  const seen = new Set();
+  let place = parent.firstElementChild;
+  for (const item of items) {
+    const key = String(keyOf(item));
+    seen.add(key);
+    let child = known.get(key);
+    if (!child) known.set(key, child = make(item));
+    update(child, item);
+    if (child === place) place = place.nextElementSibling;
+    else parent.insertBefore(child, place);
+  }
+  for (const [key, child] of known) {
+    if (seen.has(key)) continue;
+    child.remove();
+    known.delete(key);
+  }
+}
+
+const seconds = (value) => value >= 100 ? value.toFixed(0) + " s" : value >= 1 ? value.toFixed(2) + " s" : (value * 1000).toFixed(1) + " ms";
+const clock = (wall) => new Date(wall * 1000).toLocaleTimeString([], {hour12: false});
+const keyOfJob = (job) => job.uuid || job.id;
+const chosenJob = () => page.state?.jobs.find((job) => keyOfJob(job) === page.job);
+
+function productive(job) {
+  if (!job.seconds) return "";
+  const all = PHASES.reduce((sum, phase) => sum + job.seconds[phase], 0);
+  return all > 0 ? (100 * job.seconds.productive / all).toFixed(1) + " %" : "";
+}
+
+// ---- jobs and nodes ----
+
+function showJobs(jobs) {
+  keep(find("jobs"), jobs, keyOfJob, (job) => {
+    const row = element("tr");
+    const button = element("button", job.id);
+    button.type = "button";
+    button.addEventListener("click", () => choose(keyOfJob(job)));
+    row.appendChild(element("td")).appendChild(button);
+    for (let i = 0; i < 6; ++i) row.appendChild(element("td"));
+    return row;
+  }, (row, job) => {
+    const running = job.ranks.filter((rank) => rank.pid > 0).length;
+    const texts = [job.user, job.state, `${running} of ${job.ranks.length}`, String(job.generation), String(job.restarts), productive(job)];
+    texts.forEach((text, i) => setText(row.cells[i + 1], text));
+    setClass(row.cells[2], job.state);
+    setClass(row, keyOfJob(job) === page.job ? "chosen" : "");
+  });
+}
+
+function choose(job) {
+  page.job = job;
+  page.rank = 0;
+  show();
+  readLog();
+}
+
+function showNodes(nodes) {
+  find("nodes-section").hidden = nodes.length === 0;
+  const counts = {};
+  for (const node of nodes) counts[node.state] = (counts[node.state] ?? 0) + 1;
+  setText(find("node-counts"), Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", "));
+  const wanted = find("node-search").value.trim();
+  const shown = nodes.filter((node) => !wanted || node.id.includes(wanted) || node.state.includes(wanted));
+  keep(find("nodes"), shown, (node) => node.id, (node) => {
+    const item = element("li");
+    item.append(element("b", node.id), element("span"));
+    return item;
+  }, (item, node) => {
+    setText(item.lastChild, node.state);
+    setClass(item.lastChild, node.state);
+    item.title = `${node.id}, ${node.slots} slots` + (node.endpoint ? `, ${node.endpoint}` : "");
+  });
+}
+
+// ---- ranks ----
+
+function rankText(rank) {
+  const parts = [`rank ${rank.rank}`, `on ${rank.node}`];
+  if (rank.pid > 0) parts.push(`process ${rank.pid}`);
+  if (rank.end) parts.push(`ended: ${rank.end}`);
+  if (rank.step !== undefined) parts.push(`step ${rank.step}`, `last report ${seconds(rank.silent_seconds)} ago`);
+  if (rank.seconds_per_step) parts.push(`${seconds(rank.seconds_per_step)} a step`);
+  return parts.join(", ");
+}
+
+function showRanks(job) {
+  const ranks = job?.ranks ?? [];
+  const times = ranks.map((rank) => rank.seconds_per_step ?? 0).filter((time) => time > 0);
+  const least = Math.min(...times), most = Math.max(...times);
+  setText(find("fastest"), times.length ? seconds(least) : "fastest");
+  setText(find("slowest"), times.length ? seconds(most) : "slowest");
+  keep(find("ranks"), ranks, (rank) => rank.rank, (rank) => {
+    const cell = element("button", String(rank.rank));
+    cell.type = "button";
+    cell.setAttribute("role", "gridcell");
+    cell.addEventListener("click", () => chooseRank(rank.rank));
+    return cell;
+  }, (cell, rank) => {
+    const time = rank.seconds_per_step ?? 0;
+    const ended = rank.pid === 0;
+    setClass(cell, ended ? "ended" : time > 0 ? "timed" : "");
+    // From green to red; within a tenth of the fastest all are green.
+    const share = time > 0 ? Math.min(1, Math.max(0, (time - least * 1.1) / Math.max(least, most - least * 1.1))) : 0;
+    cell.style.backgroundColor = !ended && time > 0 ? `hsl(${145 - 140 * share} ${55 + 25 * share}% ${70 - 4 * share}%)` : "";
+    cell.setAttribute("aria-selected", String(rank.rank === page.rank));
+    cell.tabIndex = rank.rank === page.rank ? 0 : -1;
+    const text = rankText(rank);
+    if (cell.title !== text) { cell.title = text; cell.setAttribute("aria-label", text); }
+  });
+  const chosen = ranks.find((rank) => rank.rank === page.rank);
+  setText(find("rank-text"), chosen ? rankText(chosen) : "");
+  setText(find("log-rank"), `rank ${page.rank}`);
+}
+
+function chooseRank(rank) {
+  page.rank = rank;
+  showRanks(chosenJob());
+  readLog();
+}
+
+function moveRank(key) {
+  const cells = [...find("ranks").children];
+  const at = cells.findIndex((cell) => cell.tabIndex === 0);
+  const columns = cells.filter((cell) => cell.offsetTop === cells[0].offsetTop).length;
+  const to = at + {ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns}[key];
+  if (!cells[to]) return;
+  cells[to].click();
+  cells[to].focus();
+}
+
+// ---- timeline and ledger ----
+
+function showEvents(job, now) {
+  const events = job?.events ?? [];
+  const first = events.length ? events[0].wall_seconds : now;
+  const span = Math.max(1, now - first);
+  const numbered = events.map((event, i) => ({...event, key: `${page.job} ${event.wall_seconds} ${event.kind} ${event.rank ?? ""} ${i}`}));
+  keep(find("timeline"), numbered, (event) => event.key, () => element("i"), (mark, event) => {
+    setClass(mark, event.kind);
+    mark.style.left = `calc(${(100 * (event.wall_seconds - first) / span).toFixed(2)}% - ${event.wall_seconds === now ? 3 : 0}px)`;
+  });
+  keep(find("events"), numbered.toReversed(), (event) => event.key, (event) => {
+    const item = element("li");
+    const what = element("span", event.kind, event.kind);
+    const who = event.rank === undefined ? "" : `rank ${event.rank}: `;
+    item.append(element("time", clock(event.wall_seconds)), what, element("span", `generation ${event.generation}, ${who}${event.text}`));
+    return item;
+  }, () => {});
+}
+
+function showLedger(job) {
+  const booked = PHASES.map((phase, i) => ({phase, colour: COLOURS[i], time: job?.seconds?.[phase] ?? 0}));
+  const all = booked.reduce((sum, one) => sum + one.time, 0);
+  keep(find("ledger-bar"), booked, (one) => one.phase, () => element("i"), (part, one) => {
+    part.style.backgroundColor = one.colour;
+    part.style.flexGrow = String(all > 0 ? one.time / all : 0);
+    part.title = one.phase;
+  });
+  const list = find("ledger");
+  const rows = booked.flatMap((one) => [{...one, kind: "dt"}, {...one, kind: "time"}, {...one, kind: "share"}]);
+  keep(list, rows, (row) => row.phase + row.kind, (row) => {
+    if (row.kind !== "dt") return element("dd");
+    const name = element("dt");
+    const swatch = element("span", "", "swatch");
+    swatch.style.backgroundColor = row.colour;
+    name.append(swatch, row.phase);
+    return name;
+  }, (node, row) => {
+    if (row.kind === "time") setText(node, job?.seconds ? seconds(row.time) : "");
+    if (row.kind === "share") setText(node, all > 0 ? (100 * row.time / all).toFixed(1) + " %" : "");
+  });
+}
+
+// ---- output ----
+
+async function readLog() {
+  const job = chosenJob();
+  if (!job) return;
+  const asked = ++page.asked;
+  const where = new URLSearchParams({job: keyOfJob(job), rank: page.rank, stream: find("log-stream").value});
+  let answer;
+  try {
+    const got = await fetch(`api/log?${where}`, {headers: authorization()});
+    if (!got.ok) return;
+    answer = await got.json();
+  } catch {
+    return;
+  }
+  if (asked !== page.asked) return;
+  page.lines = answer.text.split("\n");
+  if (page.lines.at(-1) === "") page.lines.pop();
+  page.notice = answer.notice;
+  showLog();
+}
+
+function showLog() {
+  const wanted = find("log-search").value;
+  const lines = wanted ? page.lines.filter((line) => line.includes(wanted)) : page.lines;
+  setText(find("log-count"), wanted ? `${lines.length} of ${page.lines.length} lines` : `${page.lines.length} lines`);
+  const log = find("log");
+  const key = JSON.stringify([wanted, lines, page.notice]);
+  if (log.key === key) return;
+  log.key = key;
+  const parts = [];
+  for (const line of lines) {
+    const pieces = wanted ? line.split(wanted) : [line];
+    pieces.forEach((piece, i) => {
+      if (i > 0) parts.push(element("mark", wanted));
+      parts.push(piece);
+    });
+    parts.push("\n");
+  }
+  log.replaceChildren(...(lines.length ? parts : [page.notice || (wanted ? "" : "nothing was written yet")]));
+  if (find("log-follow").checked) log.scrollTop = log.scrollHeight;
+}
+
+// ---- the whole ----
+
+function show() {
+  const state = page.state;
+  if (!state) return;
+  find("main").hidden = false;
+  find("ask").hidden = true;
+  setText(find("source"), `${state.program} ${state.version} on ${state.node}`);
+  find("notice").hidden = !state.notice;
+  setText(find("notice"), state.notice);
+  if (!chosenJob()) page.job = state.jobs.length ? keyOfJob(state.jobs[0]) : "";
+  const job = chosenJob();
+  if (job && !job.ranks.some((rank) => rank.rank === page.rank)) page.rank = job.ranks[0]?.rank ?? 0;
+  showJobs(state.jobs);
+  showNodes(state.nodes);
+  showRanks(job);
+  showEvents(job, state.wall_seconds);
+  showLedger(job);
+  const refused = Object.entries(state.refusals).filter(([, count]) => count > 0).map(([cause, count]) => `${count} ${cause.replace("_", " ")}`);
+  setText(find("refusals"), refused.length ? `Refused: ${refused.join(", ")}.` : "");
+  document.title = job ? `${job.id}: ${job.state}` : "accel";
+}
+
+function connection(text, name) {
+  setText(find("connection"), text);
+  setClass(find("connection"), name);
+}
+
+const authorization = () => ({Authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}`});
+
+function askForToken() {
+  connection("a token is needed", "lost");
+  find("ask").hidden = false;
+  find("main").hidden = true;
+  find("token").focus();
+}
+
+// EventSource sends no headers, so its format is read here: blocks of lines, an empty line between two.
+async function readEvents(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const {done, value} = await reader.read();
+    if (done) return;
+    text += value;
+    for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      const block = text.slice(0, end);
+      if (!block.startsWith("data: ")) continue;
+      const first = !page.state;
+      page.state = JSON.parse(block.slice(6));
+      connection(page.state.is_over ? "the job is over" : "live", page.state.is_over ? "" : "live");
+      show();
+      if (first || page.state.is_over) readLog();
+    }
+  }
+}
+
+async function watch() {
+  for (;;) {
+    try {
+      const got = await fetch("api/events", {headers: authorization()});
+      if (got.status === 401) return askForToken();
+      if (got.ok) await readEvents(got.body);
+    } catch {
+      // The server has gone, or the network: tried again below.
+    }
+    if (page.state?.is_over) return;
+    connection("connection lost, trying again", "lost");
+    await new Promise((done) => setTimeout(done, RETRY_MS));
+  }
+}
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+}
+
+function changeTheme() {
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = document.documentElement.dataset.theme ?? (isDark ? "dark" : "light");
+  const next = now === "dark" ? "light" : "dark";
+  localStorage.setItem("theme", next);
+  setTheme(next);
+}
+
+function stepJob(by) {
+  const jobs = page.state?.jobs ?? [];
+  const at = jobs.findIndex((job) => keyOfJob(job) === page.job);
+  if (jobs[at + by]) choose(keyOfJob(jobs[at + by]));
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.target.matches("input, select")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.key.startsWith("Arrow") && event.target.closest("#ranks")) {
+    event.preventDefault();
+    return moveRank(event.key);
+  }
+  if (event.key === "j") stepJob(1);
+  if (event.key === "k") stepJob(-1);
+  if (event.key === "t") changeTheme();
+  if (event.key === "/") {
+    event.preventDefault();
+    find("log-search").focus();
+  }
+}
+
+function begin() {
+  setTheme(localStorage.getItem("theme"));
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    sessionStorage.setItem("token", given);
+    history.replaceState(null, "", location.pathname);
+  }
+  find("theme").addEventListener("click", changeTheme);
+  find("node-search").addEventListener("input", show);
+  find("log-search").addEventListener("input", showLog);
+  find("log-stream").addEventListener("change", readLog);
+  find("ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    sessionStorage.setItem("token", find("token").value.trim());
+    watch();
+  });
+  document.addEventListener("keydown", onKey);
+  setInterval(() => { if (find("log-follow").checked && page.state && !page.state.is_over) readLog(); }, LOG_MS);
+  watch();
+}
+
+begin();

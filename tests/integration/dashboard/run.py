@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""The dashboard in Chromium: a real job of 64 ranks, a cluster of 200 nodes, hostile output, and what it refuses.
+
+Run by ctest. Without Chromium and selenium (.deps/pages) the tests that need them are skipped.
+With --pictures FOLDER it writes the pictures of the documentation.
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from programs import BIN, BUILD, PATIENCE, SOURCE, launch  # noqa: E402
+
+PAGES = SOURCE / ".deps/pages/bin/python"
+WORKER = BUILD / "tests/fault_worker"
+ADDRESS = re.compile(r"http://\S+/#token=[0-9a-f]{32,}")
+HOSTILE = "<b id=evil>bold</b><script>document.title='owned'</script>"
+try:
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+except ImportError:
+    webdriver = None
+HAS_BROWSER = webdriver is not None and shutil.which("chromium") and shutil.which("chromedriver")
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        got = condition()
+        if got:
+            return got
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come")
+
+
+class DashboardTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def start(self, ranks, script="", *more):
+        """A launcher whose workers run `script` and then report steps for ever."""
+        token = str(self.folder)
+        worker = f"{script}\nexec {WORKER} beats 0 {token}"
+        launcher = launch("launcher", ["--num_processes", str(ranks), "--cpu", "--log_dir", self.folder / "logs", "--redirects", "3",
+                                       "--dashboard", "--metrics_port", "0", *more, "--no_python", "/bin/sh", "-c", worker])
+        self.addCleanup(launcher.close)
+        launcher.wait_for("the dashboard is at ")
+        self.launcher = launcher
+        self.url = ADDRESS.search(launcher.text()).group(0)
+        self.token = self.url.split("=")[1]
+        self.host = self.url.split("/")[2]
+        return launcher
+
+    def request(self, path, token=True, **headers):
+        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE)
+        if token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        return answer.status, body
+
+    def state(self):
+        return json.loads(self.request("/api/state")[1])
+
+    def metrics(self):
+        url = re.search(r"serves metrics at (\S+)", self.launcher.text()).group(1)
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+            return dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+
+
+class Launcher(DashboardTest):
+    def test_its_figures_are_those_of_the_metrics(self):
+        self.start(2)
+        wait_until(lambda: all("seconds_per_step" in rank for rank in self.state()["jobs"][0]["ranks"]), "step times")
+        # The workers stand still, so both tell of one moment.
+        ranks = self.state()["jobs"][0]["ranks"]
+        for rank in ranks:
+            os.kill(rank["pid"], 19)
+        wait_until(lambda: self.state()["jobs"][0]["ranks"][0]["step"] == self.state()["jobs"][0]["ranks"][0]["step"], "the stop")
+        job = self.state()["jobs"][0]
+        metrics = self.metrics()
+        for rank in job["ranks"]:
+            labels = '{job="%s",node="%s",local_rank="%d"}' % (job["id"], rank["node"], rank["local_rank"])
+            self.assertEqual(float(metrics["accel_worker_step" + labels]), rank["step"])
+            self.assertIn("accel_worker_step_seconds" + labels, metrics)
+        self.assertEqual(metrics['accel_worker_state{job="%s",node="%s",state="running"}' % (job["id"], ranks[0]["node"])], "2")
+        self.assertEqual(metrics['accel_rendezvous_generation{job="%s"}' % job["id"]], str(job["generation"]))
+        for phase in ("spawn", "init", "stop"):  # the open one grows between the two
+            self.assertEqual(float(metrics['accel_job_time_seconds{job="%s",phase="%s"}' % (job["id"], phase)]), job["seconds"][phase])
+        for rank in ranks:
+            os.kill(rank["pid"], 18)
+
+    def test_who_has_no_token_sees_nothing_and_is_counted(self):
+        self.start(1, "echo secret")
+        for path in ("/api/state", "/api/events", "/api/log?job=x&rank=0"):
+            self.assertEqual(self.request(path, token=False)[0], 401)
+        self.assertEqual(self.request("/api/state", Origin="http://evil.example")[0], 403)
+        self.assertEqual(self.request("/", Host="evil.example")[0], 421)
+        self.assertEqual(self.state()["refusals"], {"unauthenticated": 3, "cross_site": 1, "wrong_host": 1, "dropped": 0})
+        self.assertEqual(self.metrics()['accel_dashboard_refusals_total{cause="unauthenticated"}'], "3")
+
+    def test_a_script_of_another_site_may_not_even_ask(self):
+        self.start(1)
+        with socket.create_connection(tuple(self.host.split(":")), timeout=PATIENCE) as caller:
+            caller.sendall(f"OPTIONS /api/state HTTP/1.1\r\nHost: {self.host}\r\nOrigin: http://evil.example\r\n"
+                           "Access-Control-Request-Headers: authorization\r\n\r\n".encode())
+            answer = caller.makefile("rb").read()
+        self.assertTrue(answer.startswith(b"HTTP/1.1 405"), answer)
+        self.assertNotIn(b"Access-Control", answer)
+
+    def test_a_stop_is_told_to_whoever_watches_and_the_launcher_ends(self):
+        launcher = self.start(1)
+        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE)
+        connection.request("GET", "/api/events", headers={"Authorization": f"Bearer {self.token}"})
+        stream = connection.getresponse()
+        self.assertTrue(stream.readline().startswith(b"data: {"))
+        launcher.process.terminate()
+        events = [json.loads(line[6:]) for line in stream if line.startswith(b"data: ")]
+        connection.close()
+        self.assertTrue(events[-1]["is_over"])
+        self.assertEqual(events[-1]["jobs"][0]["state"], "cancelled")
+        self.assertEqual(launcher.wait(), 143)
+
+    def test_a_port_that_is_taken_ends_the_launch_before_anything_runs(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            done = subprocess.run([BIN / "accel-launch", "--cpu", "--dashboard_port", str(taken.getsockname()[1]), "--no_python",
+                                   "/bin/touch", self.folder / "ran"], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("cannot listen at 127.0.0.1", done.stderr)
+        self.assertFalse((self.folder / "ran").exists())
+
+
+@unittest.skipUnless(HAS_BROWSER, "needs chromium, chromedriver and selenium (.deps/pages)")
+class InBrowser(DashboardTest):
+    def open(self, url, width=1280, height=1400):
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which("chromium")
+        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self.folder}/profile",
+                     f"--window-size={width},{height}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        self.addCleanup(self.browser.quit)
+        self.browser.get(url)
+        return self.browser
+
+    def wait(self, condition):
+        return WebDriverWait(self.browser, PATIENCE, 0.05).until(condition)
+
+    def texts(self, selector):
+        return self.browser.execute_script("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)
+
+    def check_console(self):
+        self.assertEqual(self.browser.get_log("browser"), [])
+
+    def test_64_ranks_are_a_heat_map_whose_steps_go_on(self):
+        self.start(64)
+        browser = self.open(self.url)
+        self.wait(lambda _: len(self.texts("#ranks button.timed")) == 64)
+        self.assertNotIn(self.token, browser.current_url)
+        self.assertEqual(self.texts("#jobs td")[2], "running")
+        steps = "return [...document.querySelectorAll('#ranks button')].map(e => Number(/step (\\d+)/.exec(e.title)[1]))"
+        first = browser.execute_script(steps)
+        self.wait(lambda _: all(now > then for now, then in zip(browser.execute_script(steps), first)))
+        browser.find_element(By.CSS_SELECTOR, "#ranks button[tabindex='0']").send_keys("\ue014")  # the right arrow
+        self.wait(lambda _: self.texts("#log-rank") == ["rank 1"])
+        self.assertEqual(browser.switch_to.active_element.text, "1")
+        self.check_console()
+
+    def test_what_workers_write_is_shown_as_text(self):
+        script = f'printf "%s\\n" "{HOSTILE}" needle; printf "\\033]0;owned\\007\\033[31mred\\n"; echo to-stderr >&2'
+        self.start(2, script)
+        browser = self.open(self.url)
+        self.wait(lambda _: "needle" in self.texts("#log")[0])
+        self.assertIn(HOSTILE, self.texts("#log")[0])
+        self.assertIn("?]0;owned??[31mred", self.texts("#log")[0])
+        self.assertEqual(browser.find_elements(By.ID, "evil"), [])
+        self.assertNotEqual(browser.title, "owned")
+        browser.find_element(By.ID, "log-search").send_keys("needle")
+        self.wait(lambda _: self.texts("#log")[0] == "needle\n")
+        self.assertEqual(self.texts("#log mark"), ["needle"])
+        browser.find_element(By.ID, "log-search").clear()
+        browser.execute_script("const s = document.getElementById('log-stream'); s.value = 'err'; s.dispatchEvent(new Event('change'))")
+        self.wait(lambda _: "to-stderr" in self.texts("#log")[0])
+        self.check_console()
+
+    def test_a_failure_is_on_the_timeline_and_the_next_generation_goes_on(self):
+        self.start(2, 'if [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ]; then exit 3; fi', "--max_restarts", "1")
+        self.open(self.url)
+        self.wait(lambda _: any("generation 1" in text and "2 workers run" in text for text in self.texts("#events li")))
+        self.assertTrue(any("failed" in text and "rank 1" in text for text in self.texts("#events li")), self.texts("#events li"))
+        self.wait(lambda _: len(self.texts("#ranks button.timed")) == 2)
+        self.check_console()
+
+    def test_200_nodes_change_while_one_looks(self):
+        program = subprocess.Popen([BUILD / "tests/dashboard_program", "200"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(program.communicate)  # the end of its input ends it
+        self.open(program.stdout.readline().strip())
+        self.wait(lambda _: len(self.texts("#nodes li")) == 200)
+        self.assertEqual(self.texts("#node-counts"), ["200 live"])
+        self.assertEqual(self.texts("#jobs button"), ["<img src=x onerror=alert(1)>"])
+        program.stdin.write("lost\n")
+        program.stdin.flush()
+        self.wait(lambda _: self.texts("#node-counts") == ["199 live, 1 lost"])
+        self.browser.find_element(By.ID, "node-search").send_keys("lost")
+        self.wait(lambda _: self.texts("#nodes b") == ["node-0199"])
+        self.check_console()
+
+    def test_without_a_token_it_asks_for_one(self):
+        self.start(1)
+        browser = self.open(self.url.split("#")[0])
+        self.wait(lambda _: browser.find_element(By.ID, "ask").is_displayed())
+        self.assertFalse(browser.find_element(By.ID, "main").is_displayed())
+        browser.find_element(By.ID, "token").send_keys(self.token + "\n")
+        self.wait(lambda _: browser.find_element(By.ID, "main").is_displayed())
+        self.wait(lambda _: len(self.texts("#ranks button")) == 1)
+
+    def test_it_fits_on_a_phone_and_is_dark_when_asked(self):
+        self.start(8)
+        browser = self.open(self.url, 500, 900)
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True})
+        self.wait(lambda _: len(self.texts("#ranks button")) == 8)
+        self.assertLessEqual(browser.execute_script("return document.documentElement.scrollWidth"), 390)
+        ground = "return getComputedStyle(document.body).backgroundColor"
+        light = browser.execute_script(ground)
+        browser.find_element(By.TAG_NAME, "body").send_keys("t")
+        self.wait(lambda _: browser.execute_script(ground) != light)
+        self.check_console()
+
+
+def take_pictures(folder):
+    test = InBrowser()
+    test.setUp()
+    try:
+        test.start(64, 'echo "rank $RANK reads its data"; echo "loss 1.93"')
+        browser = test.open(test.url, 1200, 1150)
+        test.wait(lambda _: len(test.texts("#ranks button.timed")) == 64)
+        browser.save_screenshot(str(folder / "dashboard.png"))
+        browser.find_element(By.TAG_NAME, "body").send_keys("t")
+        browser.save_screenshot(str(folder / "dashboard-dark.png"))
+    finally:
+        test.doCleanups()
+
+
+if __name__ == "__main__":
+    if webdriver is None and PAGES.exists() and os.environ.get("ACCEL_PAGES") is None:
+        os.execve(PAGES, [str(PAGES), *sys.argv], {**os.environ, "ACCEL_PAGES": "1"})
+    if sys.argv[1:2] == ["--pictures"]:
+        take_pictures(pathlib.Path(sys.argv[2]))
+        sys.exit(0)
+    unittest.main(verbosity=2)

@@ -1,0 +1,222 @@
+#include "runtime/supervisor/dashboard/dashboard_server.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "runtime/unique_fd.h"
+#include "tests/support/scratch_folder.h"
+
+namespace accel::supervisor::dashboard_server_test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const std::string kToken(48, 'a');
+constexpr std::chrono::seconds kPatience{30};  // of the test, for what must come
+
+// Server and client take turns on one thread: run() lets the server go on until what is waited for is there.
+class DashboardServerTest : public ::testing::Test {
+ protected:
+  void serve(std::chrono::milliseconds patience = HttpServer::kPatience) {
+    auto made = DashboardServer::listen(
+        loop_,
+        {boost::asio::ip::address_v4::loopback(), 0},
+        kToken,
+        {.collect = [this](const auto& done) { done(state_); },
+         .read_log = [this](const LogQuestion& question,
+                            const auto& done) { done({.text = "of " + question.job}); }},
+        patience);
+    ASSERT_TRUE(made) << made.error().what();
+    server_ = *std::move(made);
+  }
+
+  template <typename Condition>
+  bool run_until(Condition is_met) {
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
+    while (!is_met() && std::chrono::steady_clock::now() < limit) loop_.run_one_for(10ms);
+    return is_met();
+  }
+
+  [[nodiscard]] UniqueFd ask(const std::string& path,
+                             const std::string& headers,
+                             int buffer = 0) const {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (buffer > 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(server_->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    const std::string text = "GET " + path + " HTTP/1.1\r\n" + headers + "\r\n";
+    EXPECT_EQ(::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+    return fd;
+  }
+  static bool read_some(const UniqueFd& fd, std::string& text) {
+    char buffer[65536];
+    const ssize_t got = ::recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+    return got == 0;
+  }
+  // The whole answer.
+  std::string get(const std::string& path, const std::string& headers) {
+    const UniqueFd fd = ask(path, headers);
+    std::string text;
+    EXPECT_TRUE(run_until([&] { return read_some(fd, text); })) << text;
+    return text;
+  }
+  [[nodiscard]] static std::string with_token(const std::string& token = kToken) {
+    return "Host: localhost:1\r\nAuthorization: Bearer " + token + "\r\n";
+  }
+
+  boost::asio::io_context loop_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
+      loop_.get_executor()};
+  DashboardState state_;
+  std::unique_ptr<DashboardServer> server_;
+};
+
+TEST_F(DashboardServerTest, ThePageNeedsNoTokenAndLoadsNothingFromElsewhere) {
+  serve();
+  for (const char* path : {"/", "/dashboard.js", "/dashboard.css"}) {
+    EXPECT_THAT(get(path, "Host: 127.0.0.1\r\n"),
+                AllOf(StartsWith("HTTP/1.1 200 OK\r\n"),
+                      HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'self'"),
+                      HasSubstr("X-Content-Type-Options: nosniff"),
+                      Not(HasSubstr("http://")),
+                      Not(HasSubstr("innerHTML"))))
+        << path;
+  }
+  EXPECT_THAT(get("/../etc/passwd", "Host: localhost\r\n"), StartsWith("HTTP/1.1 404"));
+}
+
+TEST_F(DashboardServerTest, WithoutTheTokenNothingOfAJobIsShown) {
+  serve();
+  std::string other = kToken;
+  other.back() = 'b';
+  for (const char* path : {"/api/state", "/api/events", "/api/log?job=a&rank=0"}) {
+    EXPECT_THAT(get(path, "Host: localhost\r\n"), StartsWith("HTTP/1.1 401"));
+    EXPECT_THAT(get(path, with_token(other)), StartsWith("HTTP/1.1 401"));
+    EXPECT_THAT(get(path, with_token(kToken + "a")), StartsWith("HTTP/1.1 401"));
+  }
+  EXPECT_EQ(server_->refusals().unauthenticated, 9u);
+}
+
+TEST_F(DashboardServerTest, PagesOfOtherSitesAndNamesThatAreNotOursAreRefusedAndCounted) {
+  serve();
+  EXPECT_THAT(get("/api/state", with_token() + "Origin: http://evil.example\r\n"),
+              StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(get("/api/state", with_token() + "Origin: null\r\n"), StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(get("/", "Host: rebound.example:80\r\n"), StartsWith("HTTP/1.1 421"));
+  EXPECT_THAT(get("/", ""), StartsWith("HTTP/1.1 421"));
+  EXPECT_EQ(server_->refusals().cross_site, 2u);
+  EXPECT_EQ(server_->refusals().wrong_host, 2u);
+
+  MetricPage page;
+  add_refusals(page, server_->refusals());
+  EXPECT_THAT(page.text(), HasSubstr(R"(accel_dashboard_refusals_total{cause="cross_site"} 2)"));
+  EXPECT_THAT(get("/api/state", with_token() + "Origin: http://localhost:1\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr(R"("cross_site":2)")));
+}
+
+TEST_F(DashboardServerTest, AStreamGivesTheStateAtOnceAndAgain) {
+  serve();
+  state_.jobs.push_back({.id = "first"});
+  const UniqueFd fd = ask("/api/events", with_token());
+  std::string text;
+  ASSERT_TRUE(run_until([&] {
+    read_some(fd, text);
+    return text.find("\"first\"") != std::string::npos;
+  }));
+  state_.jobs.front().id = "second";
+  EXPECT_TRUE(run_until([&] {
+    read_some(fd, text);
+    return text.find("\"second\"") != std::string::npos;
+  }));
+  EXPECT_THAT(text, HasSubstr("Content-Type: text/event-stream\r\n"));
+}
+
+TEST_F(DashboardServerTest, TheEndIsToldAndEndsTheStream) {
+  serve();
+  const UniqueFd fd = ask("/api/events", with_token());
+  ASSERT_TRUE(run_until([&] { return server_->has_streams(); }));
+  server_->end();
+  std::string text;
+  EXPECT_TRUE(run_until([&] { return read_some(fd, text); }));
+  EXPECT_THAT(text, HasSubstr(R"("is_over":true)"));
+  EXPECT_TRUE(run_until([&] { return !server_->has_streams(); }));
+  EXPECT_EQ(server_->refusals().dropped, 0u);
+}
+
+// Bad input: a client that never reads.
+TEST_F(DashboardServerTest, AClientThatNeverReadsIsDroppedAndCounted) {
+  serve(100ms);
+  state_.notice.assign(4 << 20, 'x');  // more than the kernel holds for both of them
+  const UniqueFd fd = ask("/api/events", with_token(), 4096);
+
+  EXPECT_TRUE(run_until([&] { return server_->refusals().dropped == 1; }));
+  EXPECT_FALSE(server_->has_streams());
+}
+
+TEST_F(DashboardServerTest, AClientThatGoesIsForgottenAndNotCounted) {
+  serve();
+  {
+    const UniqueFd fd = ask("/api/events", with_token());
+    ASSERT_TRUE(run_until([&] { return server_->has_streams(); }));
+  }
+  EXPECT_TRUE(run_until([&] { return !server_->has_streams(); }));
+  EXPECT_EQ(server_->refusals().dropped, 0u);
+}
+
+TEST_F(DashboardServerTest, OutputIsOfTheRankThatWasAskedFor) {
+  serve();
+  EXPECT_THAT(get("/api/log?job=a%2fb&rank=3&stream=err", with_token()),
+              HasSubstr(R"("text":"of a/b")"));
+  for (const char* query :
+       {"", "?job=a", "?rank=1", "?job=a&rank=-1", "?job=a&rank=x", "?job=%zz&rank=0"})
+    EXPECT_THAT(get(std::string("/api/log") + query, with_token()), StartsWith("HTTP/1.1 400"))
+        << query;
+}
+
+// Bad input: hostile log lines.
+TEST(LogTail, IsPrintableAndBeginsWithAWholeLine) {
+  const test::ScratchFolder folder;
+  const std::string path =
+      folder.write("stdout.log", "first line\n\x1b[31m<b>red</b>\x1b]0;title\a\xff\nlast\n");
+
+  EXPECT_EQ(read_log_tail(path, 1000).text, "first line\n?[31m<b>red</b>?]0;title??\nlast\n");
+  const LogTail last = read_log_tail(path, 8);
+  EXPECT_EQ(last.text, "last\n");
+  EXPECT_EQ(last.offset + last.text.size(), last.size);
+  EXPECT_EQ(read_log_tail(folder.file("none"), 8).notice, "nothing was written yet");
+  EXPECT_THAT(read_log_tail(folder.file(""), 8).notice, HasSubstr("cannot be read"));
+}
+
+TEST(DashboardState, HasNoTextThatCouldBreakItsLine) {
+  DashboardState state;
+  state.jobs.push_back({.id = "a\n\ndata: {}", .reason = "\x1b[2J\xff"});
+  state.jobs.back().events.push_back({.kind = "failed", .text = "</script>\r\n"});
+
+  const std::string json = to_json(state);
+  EXPECT_EQ(json.find('\n'), std::string::npos);
+  EXPECT_EQ(json.find('\x1b'), std::string::npos);
+}
+
+TEST(OwnHost, IsLocalhostOrANumericAddress) {
+  for (const char* host :
+       {"localhost", "localhost:29402", "127.0.0.1:1", "[::1]:29402", "10.0.0.7"})
+    EXPECT_TRUE(is_own_host(host)) << host;
+  for (const char* host :
+       {"", "evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", ":80"})
+    EXPECT_FALSE(is_own_host(host)) << host;
+}
+
+}  // namespace
+}  // namespace accel::supervisor::dashboard_server_test
