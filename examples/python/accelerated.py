@@ -19,7 +19,10 @@ def main():
             adam.zero_grad()
             accelerator.backward(loss)
             adam.step()
-    mean = accelerator.reduce(loss.detach(), "mean").item()
+    # Without a collective: ddp.py says why.
+    with torch.no_grad():
+        x = x.to(accelerator.device)
+        mean = nn.functional.mse_loss(accelerator.unwrap_model(model)(x), x.sin())
     accelerator.print(f"{accelerator.num_processes} processes, loss {mean:.4f}", flush=True)
     accelerator.end_training()
 

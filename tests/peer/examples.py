@@ -41,15 +41,21 @@ class Python(ExamplesTest):
         self.assertLess(self.number("script loss", out), 0.01)  # a sine's own mean square is 0.5
         self.assertLess(self.number("exported loss", out), 0.01)
 
+    def expect_loss(self, num_processes, out):
+        """The mean of gradients of halves is that of the whole but for rounding, so 200 steps end at the same place, printed with four
+        digits."""
+        self.assertRegex(out, rf"^{num_processes} processes, loss 0\.00\d\d\n$")
+        self.assertLessEqual(abs(self.number("loss", out) - 0.0085), 0.0002)
+
     def test_a_script_of_pytorch_runs_alike_under_each_launcher(self):
         script = SOURCE / "examples/python/ddp.py"
         for line in (["accel-launch", "--cpu", "--num_processes", 2], ["accel-torchrun", "--nproc-per-node", 2], ["torchrun", "--standalone", "--nproc-per-node", 2]):
-            self.assertEqual(self.run_line(*line, script), "2 processes, loss 0.0086\n", line)
+            self.expect_loss(2, self.run_line(*line, script))
 
     def test_a_script_of_accelerate_runs_alike_under_both_launchers(self):
         script = SOURCE / "examples/python/accelerated.py"
-        self.assertEqual(self.run_line("accel-launch", "--cpu", "--num_processes", 2, script), "2 processes, loss 0.0086\n")
-        self.assertEqual(self.run_line("accelerate", "launch", "--cpu", script), "1 processes, loss 0.0086\n")
+        self.expect_loss(2, self.run_line("accel-launch", "--cpu", "--num_processes", 2, script))
+        self.expect_loss(1, self.run_line("accelerate", "launch", "--cpu", script))
 
 
 if __name__ == "__main__":

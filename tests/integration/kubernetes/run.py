@@ -148,6 +148,24 @@ class Pods(unittest.TestCase):
         self.assertEqual(pods[0].wait(), 0, pods[0].text())
         self.assertEqual(sorted(self.losses(pods)), list(range(20)))
 
+    def test_a_pod_that_comes_back_takes_part_in_an_elastic_job_again(self):
+        program = self.volume / "minimal"
+        program.unlink()
+        program.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\n'
+                           'until [ -e stop ]; do if [ "$RANK" = 0 ] && rm fail 2>/dev/null; then exit 3; fi; sleep 0.05; done\n')
+        program.chmod(0o755)
+        manifest = Manifest("elastic.yaml")
+        pods = self.start(manifest)
+        pods[0].wait_for("rank 0 of 4")
+        pods[1].send(signal.SIGKILL)
+        pods[0].wait_for("rank 0 of 2")
+        again = self.pod(manifest, 1)
+        pods[0].wait_for("elastic-1-1: connected", 2)  # it waits for the next restart
+        (self.volume / "fail").touch()
+        pods[0].wait_for("rank 0 of 4", 2)
+        (self.volume / "stop").touch()
+        self.expect_end([pods[0], again], 0)
+
 
 if __name__ == "__main__":
     if not os.path.exists(BUILD / "examples/minimal"):
