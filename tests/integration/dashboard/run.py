@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -77,10 +78,13 @@ class DashboardTest(unittest.TestCase):
     def state(self):
         return json.loads(self.request("/api/state")[1])
 
-    def metrics(self):
+    def metrics_page(self):
         url = re.search(r"serves metrics at (\S+)", self.launcher.text()).group(1)
         with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-            return dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+            return answer.read().decode()
+
+    def metrics(self):
+        return dict(line.rsplit(" ", 1) for line in self.metrics_page().splitlines() if not line.startswith("#"))
 
 
 class Launcher(DashboardTest):
@@ -90,8 +94,9 @@ class Launcher(DashboardTest):
         # The workers stand still, so both tell of one moment.
         ranks = self.state()["jobs"][0]["ranks"]
         for rank in ranks:
-            os.kill(rank["pid"], 19)
-        wait_until(lambda: self.state()["jobs"][0]["ranks"][0]["step"] == self.state()["jobs"][0]["ranks"][0]["step"], "the stop")
+            os.kill(rank["pid"], signal.SIGSTOP)
+        for rank in ranks:
+            wait_until(lambda pid=rank["pid"]: pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "the stop")
         job = self.state()["jobs"][0]
         metrics = self.metrics()
         for rank in job["ranks"]:
@@ -103,7 +108,14 @@ class Launcher(DashboardTest):
         for phase in ("spawn", "init", "stop"):  # the open one grows between the two
             self.assertEqual(float(metrics['accel_job_time_seconds{job="%s",phase="%s"}' % (job["id"], phase)]), job["seconds"][phase])
         for rank in ranks:
-            os.kill(rank["pid"], 18)
+            os.kill(rank["pid"], signal.SIGCONT)
+
+    @unittest.skipUnless(shutil.which("promtool"), "needs Debian's package prometheus")
+    def test_promtool_finds_nothing_to_criticise(self):
+        self.start(2)
+        wait_until(lambda: any(name.startswith("accel_worker_step_seconds") for name in self.metrics()), "step times")
+        done = subprocess.run(["promtool", "check", "metrics"], input=self.metrics_page(), capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
     def test_who_has_no_token_sees_nothing_and_is_counted(self):
         self.start(1, "echo secret")
