@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <system_error>
 
 #include "libaccel/tracking/value_text.h"
+#include "runtime/text/csv_row.h"
 
 namespace accel::tracking {
 namespace {
@@ -47,38 +49,13 @@ void JsonLines::write(const TrackEntry& entry) {
   }
 }
 
-std::vector<std::string> first_csv_row(std::string_view text) {
-  std::vector<std::string> cells{""};
-  bool is_quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char letter = text[i];
-    if (is_quoted) {
-      const bool is_doubled = letter == '"' && i + 1 < text.size() && text[i + 1] == '"';
-      if (is_doubled) ++i;
-      if (letter == '"' && !is_doubled) {
-        is_quoted = false;
-      } else {
-        cells.back() += letter;
-      }
-    } else if (letter == '\n') {
-      break;
-    } else if (letter == ',') {
-      cells.emplace_back();
-    } else if (letter == '"') {
-      is_quoted = true;
-    } else if (letter != '\r') {
-      cells.back() += letter;
-    }
-  }
-  return cells;
-}
-
 CsvRows::CsvRows(std::filesystem::path path)
     : path_(std::move(path)),
       rows_(path_, FileForm::kLines),
       config_(path_.parent_path() / "config.json", FileForm::kLines) {
   const std::string before = file_text(path_);
-  columns_ = before.empty() ? std::vector<std::string>{"step", "time"} : first_csv_row(before);
+  std::string_view rows = before;
+  columns_ = before.empty() ? std::vector<std::string>{"step", "time"} : take_csv_row(rows).cells;
   header_is_stale_ = before.empty();
 }
 

@@ -46,7 +46,4 @@ class CsvRows final : public TrackSink {
   bool header_is_stale_ = false;  // columns_ is ahead of the file
 };
 
-// The cells of the first line of a text, without quotes.
-[[nodiscard]] std::vector<std::string> first_csv_row(std::string_view text);
-
 }  // namespace accel::tracking

@@ -4,11 +4,13 @@
 #include <iterator>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "libaccel/tracking/value_text.h"
+#include "runtime/text/csv_row.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::tracking {
@@ -102,7 +104,15 @@ TEST(CsvRows, GoesOnWithTheColumnsOfTheFileThatIsThere) {
 
 TEST(CsvRows, QuotesTextWithLineEndsAndQuotes) {
   EXPECT_EQ(csv_cell("a\n\"b\""), "\"a\n\"\"b\"\"\"");
-  EXPECT_THAT(first_csv_row("a,\"b\"\"\nc\",d\n1,2,3"), ElementsAre("a", "b\"\nc", "d"));
+  std::string_view text = "a,\"b\"\"\nc\",d\n1,2,3";
+  const CsvRow first = take_csv_row(text);
+  const CsvRow second = take_csv_row(text);
+
+  EXPECT_THAT(first.cells, ElementsAre("a", "b\"\nc", "d"));
+  EXPECT_TRUE(first.has_end);
+  EXPECT_THAT(second.cells, ElementsAre("1", "2", "3"));
+  EXPECT_FALSE(second.has_end);
+  EXPECT_EQ(text, "");
 }
 
 }  // namespace

@@ -1,0 +1,44 @@
+// RunLog: the numbers of a run, from the files that trackers write.
+//
+// log.jsonl     {"step":3,"time":1767225600.5,"loss":0.5} a line; dictionaries inside become names as "outer/inner"
+// log.csv       step,time,loss,... and rows, which may be shorter than the first one
+// events.out.tfevents.*   event files of TensorBoard, with simple_value summaries; all of a folder are one run
+//
+// A file may be written while it is read: an unfinished last line or record is left out, silently. What is broken before the end is
+// counted. Values that are no numbers (texts, lists) are left out; null, nan and infinities are gaps of a curve.
+//
+// Threads:  any one; reads files.
+// Cost:     one file in memory, of at most 1 GiB, and 24 bytes for each number.
+// Source:   docs/tracking.md; tests/unit/tracking/run_log_test.cc reads what libaccel's trackers write.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <accel/result.h>
+
+namespace accel::launcher {
+
+struct RunPoint {
+  double step = 0;   // as it was logged; else one more than the metric's last
+  double time = 0;   // seconds since 1970; NaN: the file does not say
+  double value = 0;  // NaN: a gap
+};
+
+struct RunLog {
+  std::string name;  // as it is shown: the path, without the file's name where that says nothing
+  std::map<std::string, std::vector<RunPoint>> metrics;  // points in the order of the file
+  std::size_t num_broken = 0;                            // lines or records that could not be read
+
+  [[nodiscard]] bool empty() const noexcept { return metrics.empty(); }
+};
+
+// The runs of a path that a user names: a file of one of the kinds above (of another name: by its ending), or a folder with such
+// files, in it or below. Of one folder log.jsonl is read before log.csv, and that before event files, for they hold the same. Event
+// files below a folder with lines are not looked for. Folders without numbers are left out, a named file is not.
+// Sorted by name. Errors  kFileIo: not there, unreadable, of an unknown kind, larger than 1 GiB, or a folder without any.
+[[nodiscard]] Result<std::vector<RunLog>> read_runs(const std::string& path);
+
+}  // namespace accel::launcher
