@@ -30,6 +30,7 @@ complete -c accel -n __accel_is_alone -a env -d 'what is installed on this machi
 complete -c accel -n __accel_is_alone -a estimate-memory -d 'what a model takes, from its files or its config.json'
 complete -c accel -n __accel_is_alone -a export -d 'write a model of Python as a file that trains without Python'
 complete -c accel -n __accel_is_alone -a merge-weights -d 'make one model.safetensors of a sharded checkpoint'
+complete -c accel -n __accel_is_alone -a plot -d 'draw the curves of runs, on the terminal or as SVG'
 complete -c accel -n __accel_is_alone -a test -d 'see whether workers of this set-up can train together'
 complete -c accel -n __accel_is_alone -a to-fsdp2 -d 'write an FSDP 1 configuration as one of FSDP 2'
 complete -c accel -n __accel_is_alone -a tpu-config -d 'run commands on all workers of a TPU pod, through gcloud'
@@ -84,6 +85,7 @@ complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l log_keep -x -d 'Full log files of each stream that stay, the newest ones. Default: 8.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l log_overflow -x -a 'block drop sample' -d 'Output that a file or the console does not take as fast as it comes: block lets the worker wait, drop drops it, sample drops it but for lines here and there. Default: block.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l log_merge_stderr -d 'Make stdout and stderr of every rank one stream, stdout, so that their order is kept.'
+complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l progress_line -x -a 'auto on off' -d 'Step, rate, slowest rank, restarts and time in a line below the output, on a terminal: auto once a worker reports steps, unless one draws a line of its own. Default: $ACCEL_PROGRESS_LINE, else auto.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l no_pty -d 'Never give rank 0 a terminal.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l max_restarts -x -d 'How often all workers are started again after one has failed. Default: 0.'
 complete -c accel -n '__accel_is launch; and __accel_is_before_script_of_launch' -l monitor_interval -x -d 'Accepted for torchrun\'s sake: the end of a worker is an event here, seen at once.'
@@ -258,6 +260,14 @@ complete -c accel -n '__accel_is export' -l python -x -d 'the Python to run; tha
 complete -c accel -n '__accel_is merge-weights' -l help -d 'Show this text.'
 complete -c accel -n '__accel_is merge-weights' -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
 complete -c accel -n '__accel_is merge-weights' -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
+complete -c accel -n '__accel_is plot' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is plot' -l metric -x -d 'draw this one alone, or those of a pattern as \'loss*\' (repeatable)'
+complete -c accel -n '__accel_is plot' -l x -x -a 'step time' -d 'what the curves are drawn over (step)'
+complete -c accel -n '__accel_is plot' -l smooth -x -d '0 to below 1: the weight of the values before each (0)'
+complete -c accel -n '__accel_is plot' -l out -x -d 'write an SVG file instead'
+complete -c accel -n '__accel_is plot' -l ascii -d 'draw with ASCII letters alone'
+complete -c accel -n '__accel_is plot' -l width -x -d 'columns of a line; those of the terminal, else 80'
+complete -c accel -n '__accel_is plot' -l height -x -d 'rows of each panel (12)'
 complete -c accel -n '__accel_is test' -l help -d 'Show this text.'
 complete -c accel -n '__accel_is test' -l config_file -r -F -d 'the configuration to test; the default one where it is not given'
 complete -c accel -n '__accel_is test' -l strict -d 'warnings about the configuration are errors'
@@ -450,6 +460,7 @@ for program in accel-launch accel-torchrun
     complete -c $program -n __accel_is_before_script -l log_keep -x -d 'Full log files of each stream that stay, the newest ones. Default: 8.'
     complete -c $program -n __accel_is_before_script -l log_overflow -x -a 'block drop sample' -d 'Output that a file or the console does not take as fast as it comes: block lets the worker wait, drop drops it, sample drops it but for lines here and there. Default: block.'
     complete -c $program -n __accel_is_before_script -l log_merge_stderr -d 'Make stdout and stderr of every rank one stream, stdout, so that their order is kept.'
+    complete -c $program -n __accel_is_before_script -l progress_line -x -a 'auto on off' -d 'Step, rate, slowest rank, restarts and time in a line below the output, on a terminal: auto once a worker reports steps, unless one draws a line of its own. Default: $ACCEL_PROGRESS_LINE, else auto.'
     complete -c $program -n __accel_is_before_script -l no_pty -d 'Never give rank 0 a terminal.'
     complete -c $program -n __accel_is_before_script -l max_restarts -x -d 'How often all workers are started again after one has failed. Default: 0.'
     complete -c $program -n __accel_is_before_script -l monitor_interval -x -d 'Accepted for torchrun\'s sake: the end of a worker is an event here, seen at once.'
@@ -637,6 +648,16 @@ for program in accel-merge-weights
     complete -c $program -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
     complete -c $program -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
 end
+for program in accel-plot
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l metric -x -d 'draw this one alone, or those of a pattern as \'loss*\' (repeatable)'
+    complete -c $program -l x -x -a 'step time' -d 'what the curves are drawn over (step)'
+    complete -c $program -l smooth -x -d '0 to below 1: the weight of the values before each (0)'
+    complete -c $program -l out -x -d 'write an SVG file instead'
+    complete -c $program -l ascii -d 'draw with ASCII letters alone'
+    complete -c $program -l width -x -d 'columns of a line; those of the terminal, else 80'
+    complete -c $program -l height -x -d 'rows of each panel (12)'
+end
 for program in accel-test
     complete -c $program -l help -d 'Show this text.'
     complete -c $program -l config_file -r -F -d 'the configuration to test; the default one where it is not given'
@@ -727,6 +748,6 @@ function __accel_hyphened
         end
     end
 end
-for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-export accel-merge-weights accel-test accel-to-fsdp2 accel-tpu-config accel-train
+for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-export accel-merge-weights accel-plot accel-test accel-to-fsdp2 accel-tpu-config accel-train
     complete -c $program -n __accel_has_hyphens -f -a '(__accel_hyphened)'
 end

@@ -258,6 +258,16 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kOutput,
      "Make stdout and stderr of every rank one stream, stdout, so that their order is kept."},
+    {"progress_line",
+     0,
+     FlagKind::kChoice,
+     "WHEN",
+     "auto,on,off",
+     kOutput,
+     "Step, rate, slowest rank, restarts and time in a line below the output, on a terminal: auto "
+     "once a "
+     "worker reports steps, unless one draws a line of its own. Default: $ACCEL_PROGRESS_LINE, "
+     "else auto."},
     {"no_pty", 0, FlagKind::kSwitch, "", "", kOutput, "Never give rank 0 a terminal."},
 
     {"max_restarts",

@@ -16,6 +16,7 @@
 #include "launcher/run/inherited_error_file.h"
 #include "launcher/run/interrupt_end.h"
 #include "launcher/run/launch_loop.h"
+#include "launcher/run/progress_line.h"
 #include "launcher/run/report.h"
 #include "launcher/run/stdin_watch.h"
 #include "launcher/start/machines/run/etcd_launch.h"
@@ -83,6 +84,9 @@ Result<Ending> run_job(const std::string& program,
     options.beside = &watch->loop();
     watch->attend([&host](const auto& request) { (*host)->request(request); });
   }
+  ProgressLine progress(plan.progress, SteadyClock().now());
+  if (plan.progress != ProgressWhen::kOff && ::isatty(STDERR_FILENO) == 1)
+    options.progress = &progress;
   LaunchLoop loop(**host, std::move(options));
   auto outcome = loop.run(signals->fd());
   if (watch != nullptr) watch->finish();

@@ -25,6 +25,7 @@
 #include "launcher/start/sagemaker/submission_plan.h"
 #include "launcher/start/sagemaker/training_container.h"
 #include "launcher/start/ssh/host_spec.h"
+#include "launcher/text/choice_list.h"
 #include "launcher/text/faults.h"
 #include "launcher/workers/compat_environment.h"
 #include "launcher/workers/compute_device.h"
@@ -32,6 +33,9 @@
 #include "launcher/workers/log_folder.h"
 #include "launcher/workers/spec_flags.h"
 #include "launcher/workers/worker_environment.h"
+#include "runtime/environment_value.h"
+#include "runtime/printable.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/user_folders.h"
 
 #ifndef ACCEL_VERSION
@@ -380,6 +384,30 @@ GivenFlags typed_flags(const CommandLine& line, const std::vector<std::string>& 
   return flags;
 }
 
+// A worker that has the terminal itself may draw on it at any time.
+Result<ProgressWhen> choose_progress(const CommandLine& line,
+                                     const EnvMap& environment,
+                                     const LaunchPlan& plan) {
+  const std::string variable = value_in(environment, kProgressVariable);
+  if (!variable.empty() && !find_choice(kProgressChoices, variable))
+    return Error(ErrorCode::kEnvInvalid,
+                 std::string(kProgressVariable) + " is '" + printable(variable) + "', expected " +
+                     listed_choices(kProgressChoices),
+                 "set " + std::string(kProgressVariable) + " to off, or unset it");
+  const std::string word =
+      lowercase(line.text("progress_line").value_or(variable.empty() ? "auto" : variable));
+  const bool is_possible =
+      std::holds_alternative<OneMachine>(plan.start) && !plan.spec.console.foreground;
+  if (line.has("progress_line") && word == "on" && !is_possible)
+    return usage_error(
+        line.spelled("progress_line") + " on: " +
+            (plan.spec.console.foreground ? "a worker alone has the terminal itself"
+                                          : "the line is of jobs on this machine alone"),
+        "leave it out");
+  if (!is_possible || word == "off" || (plan.quiet && word != "on")) return ProgressWhen::kOff;
+  return word == "on" ? ProgressWhen::kOn : ProgressWhen::kAuto;
+}
+
 }  // namespace
 
 Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
@@ -447,6 +475,9 @@ Result<LaunchPlan> resolve_launch(const std::vector<std::string>& arguments,
   // Its starter has told them already.
   if (!slurm.starter_folder.empty() && is_elastic) plan.notices.clear();
   plan.quiet = line.is_on("quiet");
+  const auto progress = choose_progress(line, host.environment, plan);
+  if (!progress) return progress.error();
+  plan.progress = *progress;
   plan.stop_with_stdin = line.is_on("stop_with_stdin");
   plan.debug = settings->debug;
   plan.dry_run = line.is_on("dry_run");

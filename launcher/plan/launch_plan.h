@@ -18,6 +18,7 @@
 #include <accel/topology.h>
 
 #include "launcher/plan/start.h"
+#include "launcher/run/progress_when.h"
 #include "launcher/watch/watch_settings.h"
 #include "launcher/workers/allocation_end.h"
 #include "launcher/workers/launch_host.h"
@@ -27,7 +28,8 @@ namespace accel::launcher {
 
 struct LaunchPlan {
   supervisor::JobSpec spec;
-  bool quiet = false;  // no notices, no report
+  bool quiet = false;                          // no notices, no report
+  ProgressWhen progress = ProgressWhen::kOff;  // where stderr is a terminal
   bool stop_with_stdin = false;
   bool debug = false;    // ACCELERATE_DEBUG_MODE for the workers
   bool dry_run = false;  // print render_dry_run() and start nothing

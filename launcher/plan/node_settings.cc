@@ -123,7 +123,8 @@ std::optional<ElasticSettings> choose_agent(const CommandLine& line,
                            "log_dir",
                            "tee",
                            "redirects",
-                           "log_prefix"}) {
+                           "log_prefix",
+                           "progress_line"}) {
     if (line.has(name))
       faults.add(usage_error(
           line.spelled(name) + " cannot be used together with --agent",

@@ -10,6 +10,8 @@
 
 #include <accel/error.h>
 
+#include "runtime/write_all.h"
+
 namespace accel::supervisor {
 namespace {
 
@@ -38,7 +40,10 @@ std::shared_ptr<ConsoleWriter> ConsoleWriter::start(Options options) {
 }
 
 ConsoleWriter::ConsoleWriter(Options options)
-    : options_(std::move(options)), piece_(piece_for(options_.fd)), ledger_(options_.name) {}
+    : options_(std::move(options)),
+      is_terminal_(::isatty(options_.fd) == 1),
+      piece_(piece_for(options_.fd)),
+      ledger_(options_.name) {}
 
 bool ConsoleWriter::has_room() {
   const std::lock_guard lock(mutex_);
@@ -60,6 +65,22 @@ void ConsoleWriter::push(std::string& lines) {
   pushed_.notify_one();
 }
 
+void ConsoleWriter::show_status(std::string text,
+                                bool despite_returns,
+                                std::function<void()> on_done) {
+  {
+    const std::lock_guard lock(mutex_);
+    new_status_ = {std::move(text), despite_returns};
+    if (on_done) status_done_.push_back(std::move(on_done));
+  }
+  pushed_.notify_one();
+}
+
+void ConsoleWriter::forget_status() {
+  const std::lock_guard lock(mutex_);
+  status_done_.clear();
+}
+
 void ConsoleWriter::finish() {
   {
     const std::lock_guard lock(mutex_);
@@ -75,7 +96,12 @@ std::size_t ConsoleWriter::backlog() const {
 
 void ConsoleWriter::run() {
   std::string batch;
-  while (take_batch(batch)) write_batch(batch);
+  while (take_batch(batch)) {
+    if (!batch.empty()) write_batch(batch);
+    update_status();
+  }
+  status_.set("", false);
+  update_status();
   options_.notices->post_if(ledger_.last_words());
 }
 
@@ -85,8 +111,8 @@ bool ConsoleWriter::take_batch(std::string& batch) {
   {
     std::unique_lock lock(mutex_);
     in_flight_ = 0;
-    pushed_.wait(lock, [this] { return !pending_.empty() || is_finished_; });
-    if (pending_.empty()) return false;
+    pushed_.wait(lock, [this] { return !pending_.empty() || is_finished_ || new_status_; });
+    if (pending_.empty() && is_finished_) return false;
     batch.swap(pending_);
     in_flight_ = batch.size();
     gave_room = std::exchange(wants_space_, false);
@@ -101,6 +127,9 @@ void ConsoleWriter::write_batch(std::string_view batch) {
     return;
   }
   int error = 0;
+  std::string_view erase = status_.erase();
+  (void)accel::write_all(options_.fd, erase);  // what goes wrong, the output meets too
+  status_.note_output(batch);
   if (ledger_.is_dropping()) {
     const std::string marker = drop_marker(ledger_.dropped(), at_line_start_);
     std::string_view rest = marker;
@@ -133,6 +162,30 @@ bool ConsoleWriter::write_all(std::string_view& bytes, int& error) {
     }
   }
   return true;
+}
+
+// A terminal that takes nothing now (Ctrl-S) is left as it is: nobody waits for this line.
+void ConsoleWriter::update_status() {
+  std::optional<StatusRequest> request;
+  std::size_t num_asked = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    request = std::exchange(new_status_, std::nullopt);
+    num_asked = status_done_.size();
+  }
+  if (request) status_.set(std::move(request->text), request->despite_returns);
+  const std::string bytes = status_.update(at_line_start_);
+  pollfd room{.fd = options_.fd, .events = POLLOUT, .revents = 0};
+  const bool can_write = is_terminal_ && !is_dead_ && !bytes.empty() && ::poll(&room, 1, 0) == 1 &&
+                         (room.revents & POLLOUT) != 0;
+  if (can_write &&
+      ::write(options_.fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()))
+    status_.drew(at_line_start_);
+  const std::lock_guard lock(mutex_);  // forget_status() waits for those that are under way
+  num_asked = std::min(num_asked, status_done_.size());
+  for (std::size_t i = 0; i < num_asked; ++i) status_done_[i]();
+  status_done_.erase(status_done_.begin(),
+                     status_done_.begin() + static_cast<std::ptrdiff_t>(num_asked));
 }
 
 void ConsoleWriter::lose(std::size_t bytes) {

@@ -6,7 +6,9 @@
 // works. After EPIPE and EIO (a closed pipe, a terminal that hung up) no attempt can work and none
 // is made.
 //
-// Threads:  push(), has_room() and finish() from one thread; progress() and wait_until() from any.
+// On a terminal it also keeps a StatusLine below the output, whose bytes count neither as backlog nor as progress.
+//
+// Threads:  push(), has_room() and finish() from one thread; show_status(), progress() and wait_until() from any.
 // Cost:     2 * kCapacity bytes at most, plus one push.
 #pragma once
 
@@ -17,11 +19,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/supervisor/lines/drop_ledger.h"
 #include "runtime/supervisor/lines/notice_board.h"
+#include "runtime/supervisor/logs/status_line.h"
 #include "runtime/supervisor/logs/writer_thread.h"
 
 namespace accel::supervisor {
@@ -46,6 +51,12 @@ class ConsoleWriter {
   // Takes `lines` over and leaves it empty. More than kCapacity is not refused.
   void push(std::string& lines);
 
+  // See StatusLine; nothing where the console is no terminal. `on_done` is called once the terminal shows it, or cannot take it now: on
+  // the writer's thread, which it must not hold up; not after forget_status(), and perhaps not after finish(), which erases the line.
+  void show_status(std::string text, bool despite_returns, std::function<void()> on_done);
+
+  void forget_status();
+
   // Grows with every byte that was written or given up.
   [[nodiscard]] std::uint64_t progress() const noexcept { return progress_.load(); }
 
@@ -63,8 +74,10 @@ class ConsoleWriter {
   void write_batch(std::string_view batch);
   bool write_all(std::string_view& bytes, int& error);
   void lose(std::size_t bytes);
+  void update_status();
 
   const Options options_;
+  const bool is_terminal_;
   const std::size_t piece_;  // bytes of one write(), small enough to see a slow reader move
   WriterThread thread_;
 
@@ -74,9 +87,16 @@ class ConsoleWriter {
   std::size_t in_flight_ = 0;
   bool wants_space_ = false;
   bool is_finished_ = false;
+  struct StatusRequest {
+    std::string text;
+    bool despite_returns = false;
+  };
+  std::optional<StatusRequest> new_status_;
+  std::vector<std::function<void()>> status_done_;
 
   std::atomic<std::uint64_t> progress_{0};
   // Of the writer's thread alone.
+  StatusLine status_;
   DropLedger ledger_;
   bool is_dead_ = false;
   bool at_line_start_ = true;

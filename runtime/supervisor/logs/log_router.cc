@@ -69,6 +69,9 @@ class LogRouter::Impl {
   [[nodiscard]] WorkerTail tail(int local_rank) const;
   void resize_window(WindowSize size);
   void end_inputs() { inputs_.end(); }
+  void show_status(std::string text, bool despite_returns, std::function<void()> on_done) {
+    consoles_[1].writer->show_status(std::move(text), despite_returns, std::move(on_done));
+  }
   void begin_close(const std::function<void()>& on_change);
   [[nodiscard]] bool is_drained(TimePoint until) const;
   [[nodiscard]] std::uint64_t progress() const;
@@ -398,7 +401,10 @@ bool LogRouter::Impl::end_close(const std::string& why) {
   if (!is_complete) report_unwritten(why);
   notices_->stop_passing_on();
   pump_->when_done({});
-  for (const Console& console : consoles_) console.writer->when_done({});
+  for (const Console& console : consoles_) {
+    console.writer->when_done({});
+    console.writer->forget_status();
+  }
   if (file_writer_) file_writer_->when_done({});
   return is_complete;
 }
@@ -477,6 +483,10 @@ std::string LogRouter::error_file(int local_rank, int generation) const {
 
 void LogRouter::resize_window(int rows, int columns) {
   impl_->resize_window({.rows = rows, .columns = columns});
+}
+
+void LogRouter::show_status(std::string text, bool despite_returns, std::function<void()> on_done) {
+  impl_->show_status(std::move(text), despite_returns, std::move(on_done));
 }
 
 std::vector<std::string> LogRouter::notices() const {

@@ -130,6 +130,10 @@ class LogRouter {
   // The owner's window has another size: passed on to the pseudo terminals.
   void resize_window(int rows, int columns);
 
+  // A line below what the workers write, on a terminal that is the owner's stderr; empty: none. `on_done` is called on a router
+  // thread once it is there, or not at all when the router closes before.
+  void show_status(std::string text, bool despite_returns, std::function<void()> on_done);
+
   // Every notice so far, oldest first, for JobOutcome::notices.
   [[nodiscard]] std::vector<std::string> notices() const;
 

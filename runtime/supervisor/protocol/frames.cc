@@ -70,6 +70,20 @@ void each_frame_member(T& opened, Visit&& visit) {
 }
 
 template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, StatusShown>
+void each_frame_member(T& shown, Visit&& visit) {
+  visit("number", shown.number);
+}
+
+template <typename T, typename Visit>
+requires std::same_as<std::remove_const_t<T>, ShowStatus>
+void each_frame_member(T& status, Visit&& visit) {
+  visit("number", status.number);
+  visit("text", status.text);
+  visit("despite_returns", status.despite_returns);
+}
+
+template <typename T, typename Visit>
 requires std::same_as<std::remove_const_t<T>, OpenStore>
 void each_frame_member(T& open, Visit&& visit) {
   visit("generation", open.generation);
@@ -353,6 +367,7 @@ HostEvent event_from(const Json& json) {
   if (type == "worker_stopped") return decode_plain<WorkerStopped>(json);
   if (type == "hung") return decode_plain<Hung>(json);
   if (type == "straggler") return decode_plain<Straggler>(json);
+  if (type == "status_shown") return decode_plain<StatusShown>(json);
   throw FieldError("unknown type '" + type + "'");
 }
 
@@ -376,6 +391,7 @@ HostRequest request_from(const Json& json) {
   if (type == "resume") return Resume{};
   if (type == "dump_stacks") return DumpStacks{};
   if (type == "take_snapshot") return TakeSnapshot{};
+  if (type == "show_status") return decode_plain<ShowStatus>(json);
   if (type == "finish") return Finish{};
   if (type == "open_store") return decode_plain<OpenStore>(json);
   if (type == "adopt") return decode_plain<Adopt>(json);
@@ -468,6 +484,7 @@ std::string encode(const HostEvent& event) {
           },
           [](const Hung& hung) -> Json { return encode_plain(hung, "hung"); },
           [](const Straggler& straggler) -> Json { return encode_plain(straggler, "straggler"); },
+          [](const StatusShown& shown) -> Json { return encode_plain(shown, "status_shown"); },
       },
       event);
   return json.dump();
@@ -499,6 +516,7 @@ std::string encode(const HostRequest& request) {
           [](const TakeSnapshot&) -> Json {
             return {{"type", "take_snapshot"}};
           },
+          [](const ShowStatus& status) -> Json { return encode_plain(status, "show_status"); },
           [](const OpenStore& open) -> Json { return encode_plain(open, "open_store"); },
           [](const PrepareGeneration& prepare) -> Json {
             Json json = encode_plain(prepare, "prepare_generation");

@@ -4,8 +4,8 @@
 //   shim -> owner   hello, refused, generation_started, worker_exited, restarting, notice, outcome;
 //                   store_opened, prepared, prepare_failed, generation_ended when the owner drives
 //                   generations;
-//                   snapshot; worker_stopped, hung, straggler
-//   owner -> shim   stop, suspend, resume, window_size, dump_stacks, take_snapshot;
+//                   snapshot; worker_stopped, hung, straggler; status_shown
+//   owner -> shim   stop, suspend, resume, window_size, dump_stacks, take_snapshot, show_status;
 //                   open_store, prepare_generation, start_generation, stop_generation, renew_lease, finish; adopt
 //
 // The first frame of the shim is hello with the protocols that it speaks; the owner goes on when
@@ -148,6 +148,11 @@ struct Straggler {
   double score = 0;  // robust z-score: distance from the median in units of 1.4826 MAD
 };
 
+// The terminal shows what ShowStatus asked for, or does not take it now.
+struct StatusShown {
+  std::uint64_t number = 0;  // of the request
+};
+
 using HostEvent = std::variant<Hello,
                                Refused,
                                GenerationStarted,
@@ -162,7 +167,8 @@ using HostEvent = std::variant<Hello,
                                Snapshot,
                                WorkerStopped,
                                Hung,
-                               Straggler>;
+                               Straggler,
+                               StatusShown>;
 
 // ---- owner -> shim ----
 
@@ -183,6 +189,14 @@ struct Resume {};
 struct DumpStacks {};
 
 struct TakeSnapshot {};
+
+// A line below the workers' output, where the owner's stderr is a terminal (logs/status_line.h); answered by StatusShown once it
+// stands there, unless the job ends before.
+struct ShowStatus {
+  std::uint64_t number = 0;  // comes back in the answer
+  std::string text;          // of one row, at most 4 KiB; empty: none
+  bool despite_returns = false;
+};
 
 // Opens the store of a generation before it is prepared: owners on several machines agree on its
 // ranks through it. A PrepareGeneration of the same number that hosts the store keeps this one.
@@ -249,6 +263,7 @@ using HostRequest = std::variant<Stop,
                                  WindowSize,
                                  DumpStacks,
                                  TakeSnapshot,
+                                 ShowStatus,
                                  OpenStore,
                                  PrepareGeneration,
                                  StartGeneration,

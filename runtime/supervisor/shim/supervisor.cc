@@ -361,6 +361,8 @@ void Supervisor::Impl::handle(const HostRequest& request) {
     services_.resize_window(size->rows, size->columns);
   } else if (std::holds_alternative<TakeSnapshot>(request)) {
     send_(snapshot());
+  } else if (const auto* status = std::get_if<ShowStatus>(&request)) {
+    services_.show_status(*status, [this](std::uint64_t number) { send_(StatusShown{number}); });
   } else if (!is_owner_driven()) {
     ++stale_requests_;  // of generations that are the shim's
   } else if (const auto* open_request = std::get_if<OpenStore>(&request)) {

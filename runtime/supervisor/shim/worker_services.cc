@@ -7,6 +7,7 @@
 
 #include <boost/asio/post.hpp>
 
+#include "runtime/printable.h"
 #include "runtime/supervisor/watch/step_report.h"
 #include "runtime/system.h"
 
@@ -273,6 +274,17 @@ void WorkerServices::end_inputs() {
 
 void WorkerServices::resize_window(int rows, int columns) {
   logs_->resize_window(rows, columns);
+}
+
+void WorkerServices::show_status(const ShowStatus& status,
+                                 std::function<void(std::uint64_t)> shown) {
+  constexpr std::size_t kMostStatusBytes = 4096;
+  if (!logs_) return;
+  logs_->show_status(printable(status.text.substr(0, kMostStatusBytes)),
+                     status.despite_returns,
+                     [this, number = status.number, shown = std::move(shown)] {
+                       boost::asio::post(context_, [number, shown] { shown(number); });
+                     });
 }
 
 void WorkerServices::suspend() {

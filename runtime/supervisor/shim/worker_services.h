@@ -19,6 +19,7 @@
 
 #include "runtime/supervisor/kernel/private_folder.h"
 #include "runtime/supervisor/logs/log_router.h"
+#include "runtime/supervisor/protocol/frames.h"
 #include "runtime/supervisor/protocol/job_outcome.h"
 #include "runtime/supervisor/protocol/job_spec.h"
 #include "runtime/supervisor/spawn/spawner.h"
@@ -119,6 +120,8 @@ class WorkerServices {
   void ask_for_preemption();
   void ask_for_stacks();
   void resize_window(int rows, int columns);
+  // `shown` is called with the request's number on the context, once the terminal has it.
+  void show_status(const ShowStatus& status, std::function<void(std::uint64_t)> shown);
   // ConsolePolicy::stop_by_input: all workers see the end of their input.
   void end_inputs();
 

@@ -150,6 +150,91 @@ TEST_F(LaunchLoopTest, WindowSizeIsPassedOn) {
   EXPECT_EQ(std::get<supervisor::WindowSize>(host_.requests.at(0)).columns, 80);
 }
 
+class ProgressLoopTest : public LaunchLoopTest {
+ protected:
+  LaunchLoop make_with_progress() {
+    return {host_,
+            {.notice = [this](const std::string& text) { order_.push_back(text); },
+             .stop_self = [this] { order_.push_back("stopped"); },
+             .window_size = [] { return std::nullopt; },
+             .progress = &progress_,
+             .progress_columns = [] { return std::size_t{80}; },
+             .now = [this] { return now_; }}};
+  }
+  static supervisor::Snapshot at_step(std::uint64_t step) {
+    supervisor::Snapshot snapshot;
+    snapshot.workers.push_back({.is_alive = true, .beats = 1, .step = step, .times = {}});
+    return snapshot;
+  }
+  // The texts that the shim was asked to show.
+  std::vector<std::string> shown() const {
+    std::vector<std::string> texts;
+    for (const auto& request : host_.requests) {
+      if (const auto* status = std::get_if<supervisor::ShowStatus>(&request))
+        texts.push_back(status->text);
+    }
+    return texts;
+  }
+
+  TimePoint now_{};
+  ProgressLine progress_{ProgressWhen::kAuto, TimePoint{}};
+};
+
+TEST_F(ProgressLoopTest, EachChangeIsShownOnceAndNoneAfterAStop) {
+  LaunchLoop loop = make_with_progress();
+  loop.on_event(at_step(5));
+  loop.on_event(at_step(5));
+  loop.on_event(at_step(6));
+  host_.push(supervisor::StatusShown{3});
+
+  loop.on_signal({.number = SIGTERM});
+  loop.on_event(at_step(7));
+
+  EXPECT_THAT(shown(), ElementsAre("step 5 | 0:00:00", "step 6 | 0:00:00", ""));
+  EXPECT_TRUE(std::holds_alternative<Stop>(host_.requests[2]));  // before it waits for the line
+}
+
+TEST_F(ProgressLoopTest, ANoticeWaitsUntilTheLineIsErasedAndLosesNoOtherEvent) {
+  LaunchLoop loop = make_with_progress();
+  loop.on_event(at_step(5));
+  host_.push(supervisor::StatusShown{1});  // of the line itself
+  host_.push(supervisor::JobOutcome{.exit_code = 3});
+  host_.push(supervisor::StatusShown{2});
+
+  loop.on_event(supervisor::Notice{"told"});
+  const auto outcome = loop.run(host_.silent_fd());
+
+  EXPECT_THAT(order_, ElementsAre("told"));
+  EXPECT_THAT(shown(), ElementsAre("step 5 | 0:00:00", ""));
+  ASSERT_TRUE(outcome);
+  EXPECT_EQ(outcome->exit_code, 3);
+}
+
+TEST_F(ProgressLoopTest, AShimThatIsLostMeanwhileIsStillToldOf) {
+  LaunchLoop loop = make_with_progress();
+  loop.on_event(at_step(5));
+  host_.fail(Error(ErrorCode::kShimLost, "gone"));
+
+  loop.on_event(supervisor::Notice{"told"});
+  const auto outcome = loop.run(host_.silent_fd());
+
+  EXPECT_THAT(order_, ElementsAre("told"));
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code(), ErrorCode::kShimLost);
+}
+
+TEST_F(ProgressLoopTest, TheLineGoesBeforeTheLauncherStopsItself) {
+  LaunchLoop loop = make_with_progress();
+  loop.on_event(at_step(5));
+  host_.push(supervisor::StatusShown{2});
+
+  loop.on_signal({.number = SIGTSTP});
+
+  EXPECT_THAT(order_, ElementsAre("stopped"));
+  EXPECT_THAT(shown(), ElementsAre("step 5 | 0:00:00", ""));
+  EXPECT_TRUE(std::holds_alternative<supervisor::Resume>(host_.requests.back()));
+}
+
 TEST_F(LaunchLoopTest, RestartIsToldWithItsCauseAndHowManyAreAllowed) {
   auto loop = make();
   supervisor::WorkerExit killed = {

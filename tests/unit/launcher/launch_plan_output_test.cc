@@ -115,5 +115,32 @@ TEST_F(LaunchPlanOutput, TheTerminalGoesToASingleWorker) {
   EXPECT_FALSE(plan({"--cpu", "--no_pty", program_}).spec.console.foreground);
 }
 
+TEST_F(LaunchPlanOutput, TheProgressLineIsAutomaticUnlessFlagOrEnvironmentSayMore) {
+  const auto progress_of = [this](Words words) {
+    words.insert(words.begin(), {"--cpu", "--num_processes", "2"});
+    words.push_back(program_);
+    return plan(words).progress;
+  };
+  EXPECT_EQ(progress_of({}), ProgressWhen::kAuto);
+  EXPECT_EQ(progress_of({"--quiet"}), ProgressWhen::kOff);
+  EXPECT_EQ(progress_of({"--progress_line", "on"}), ProgressWhen::kOn);
+
+  host_.environment["ACCEL_PROGRESS_LINE"] = "off";
+  EXPECT_EQ(progress_of({}), ProgressWhen::kOff);
+  EXPECT_EQ(progress_of({"--progress_line", "auto"}), ProgressWhen::kAuto);
+}
+
+TEST_F(LaunchPlanOutput, AProgressLineThatCannotBeShownIsRefusedOnlyWhereItWasAskedFor) {
+  host_.stdin_is_terminal = true;
+  host_.stdout_is_terminal = true;
+  EXPECT_EQ(plan({"--cpu", program_}).progress, ProgressWhen::kOff);
+  EXPECT_THAT(refused({"--cpu", "--progress_line", "on", program_}).message(),
+              HasSubstr("a worker alone has the terminal itself"));
+
+  host_.environment["ACCEL_PROGRESS_LINE"] = "yes";
+  EXPECT_THAT(refused({"--cpu", program_}).message(),
+              HasSubstr("ACCEL_PROGRESS_LINE is 'yes', expected auto, on, off"));
+}
+
 }  // namespace
 }  // namespace accel::launcher::launch_plan_output_test

@@ -168,6 +168,17 @@ TEST(Frames, AdoptionAndHangsComeBack) {
   EXPECT_EQ(round_trip(hung).silent_ranks, hung.silent_ranks);
   EXPECT_EQ(round_trip(Straggler{.global_rank = 1, .score = 4.5}).score, 4.5);
   EXPECT_TRUE(round_trip(WorkerStopped{.pid = 4, .is_traced = true}).is_traced);
+  EXPECT_EQ(round_trip(StatusShown{.number = 7}).number, 7U);
+}
+
+TEST(Frames, ALineForTheTerminalComesBack) {
+  const auto decoded = decode_request(
+      encode(HostRequest(ShowStatus{.number = 7, .text = "step 5", .despite_returns = true})));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().what();
+  const auto& status = std::get<ShowStatus>(*decoded);
+  EXPECT_EQ(status.number, 7U);
+  EXPECT_EQ(status.text, "step 5");
+  EXPECT_TRUE(status.despite_returns);
 }
 
 TEST(Frames, LeasesComeBackAndAnOwnerOfTheProtocolBeforeAsksForNone) {
