@@ -47,6 +47,27 @@ class ClearingArriving final : public torch::autograd::FunctionPreHook {
   Call call_;
 };
 
+// LibTorch's record of a backward owns it, and ends with the backward, however that ends.
+class AtEnd {
+ public:
+  AtEnd(std::function<void()> callback, std::function<void()> on_exception)
+      : callback_(std::move(callback)), on_exception_(std::move(on_exception)) {}
+  ~AtEnd() {
+    if (on_exception_) on_exception_();
+  }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+  void run() {
+    on_exception_ = nullptr;
+    callback_();
+  }
+
+ private:
+  std::function<void()> callback_;
+  std::function<void()> on_exception_;
+};
+
 // impl::add_hook() takes the first one alone.
 template <typename Hook>
 GradientHook put_before_adding(const at::Tensor& parameter, const Call& call) {
@@ -66,11 +87,15 @@ bool is_in_backward() noexcept {
 }
 
 void call_at_end_of_backward(std::function<void()> callback) {
+  call_at_end_of_backward(std::move(callback), {});
+}
+
+void call_at_end_of_backward(std::function<void()> callback, std::function<void()> on_exception) {
   // LibTorch calls it where it lies in a list, which moves when a callback asks for another one.
-  const auto shared = std::make_shared<const std::function<void()>>(std::move(callback));
+  const auto shared = std::make_shared<AtEnd>(std::move(callback), std::move(on_exception));
   torch::autograd::Engine::get_default_engine().queue_callback([shared] {
     const auto running = shared;
-    (*running)();
+    running->run();
   });
 }
 

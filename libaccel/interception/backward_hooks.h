@@ -17,6 +17,9 @@ namespace accel::interception {
 // Once, behind what was asked for before, when the backward that this thread is in has computed all gradients. From such a
 // callback: behind all others.
 void call_at_end_of_backward(std::function<void()> callback);
+// The same; in its place, on_exception where an exception ends the backward: LibTorch calls nobody then. Before who has called
+// backward() sees the exception; it must not throw.
+void call_at_end_of_backward(std::function<void()> callback, std::function<void()> on_exception);
 
 // A hook at a parameter, taken away at this object's end.
 class GradientHook {

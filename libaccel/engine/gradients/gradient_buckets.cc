@@ -148,11 +148,8 @@ void GradientBuckets::before_backward(bool exchanges, const std::vector<at::Tens
 }
 
 bool GradientBuckets::begin(bool /*has_gradients*/) {
-  drop();  // a backward of the program's own may have ended with an exception
+  drop();  // of an exchange that a forward has ended
   for (Bucket& bucket : buckets_) {
-    for (Slot& slot : bucket.slots) {
-      if (slot.is_apart) slot.gradient.reset();
-    }
     if (is_held_by_others(bucket)) make_buffers({&bucket, 1});
   }
   return true;
@@ -241,6 +238,11 @@ void GradientBuckets::end_backward() {
 
 void GradientBuckets::drop() noexcept {
   if (sums_) sums_->drop();
+  for (Bucket& bucket : buckets_) {
+    for (Slot& slot : bucket.slots) {
+      if (slot.is_apart) slot.gradient.reset();
+    }
+  }
 }
 
 }  // namespace accel

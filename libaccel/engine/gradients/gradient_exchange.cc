@@ -65,7 +65,7 @@ void GradientExchange::before_forward() {
 }
 
 void GradientExchange::after_forward(const std::vector<at::Tensor>& outputs) {
-  has_come_ = false;  // an exception may have ended the backward before
+  has_come_ = false;  // a backward may have ended before the first gradient of these parameters
   state_.forward();
   policy_.before_backward(state_.syncs(), outputs);
 }
@@ -90,11 +90,14 @@ void GradientExchange::on_gradient(std::size_t parameter, const at::Tensor& arri
   reduce(/*at_end=*/false);
 }
 
-// Behind what LibTorch's Reducer does at the end, which it asks for while gradients come.
+// Behind what LibTorch's Reducer does at the end, which it asks for while gradients come. Accelerator::backward() itself abandons
+// a backward that an exception ends.
 void GradientExchange::await_end() {
   if (std::exchange(has_come_, true) || is_in_backward_) return;
+  const auto give_up = [this] { abandon(); };
   interception::call_at_end_of_backward(
-      [this] { interception::call_at_end_of_backward(events_.at_own_end); });
+      [this, give_up] { interception::call_at_end_of_backward(events_.at_own_end, give_up); },
+      give_up);
 }
 
 bool GradientExchange::begin(bool has_gradients, bool is_late) {

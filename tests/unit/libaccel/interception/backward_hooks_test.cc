@@ -3,6 +3,7 @@
 #include "libaccel/interception/backward_hooks.h"
 
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,25 @@ TEST_F(BackwardHooks, AreCalledBeforeAfterAndBehindTheSum) {
   before.reset();
   behind.reset();
   EXPECT_THAT(backward(), ElementsAre("user"));
+}
+
+TEST_F(BackwardHooks, TellBeforeTheProgramDoesThatAnExceptionHasEndedABackward) {
+  bool throws = true;
+  const GradientHook behind(behind_adding(weight_, [&](const at::Tensor&) {
+    call_at_end_of_backward(note("end"), note("exception"));
+    if (throws) throw std::runtime_error("the program's own");
+  }));
+
+  try {
+    backward();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error&) {
+    notes_.emplace_back("caught");
+  }
+  EXPECT_THAT(notes_, ElementsAre("exception", "caught"));
+
+  throws = false;
+  EXPECT_THAT(backward(), ElementsAre("end"));
 }
 
 TEST_F(BackwardHooks, AreNotReplacedByOneThatTheProgramPutsThereLater) {

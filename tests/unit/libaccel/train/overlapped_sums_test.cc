@@ -2,6 +2,7 @@
 
 #include "libaccel/engine/gradients/overlapped_sums.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -239,6 +241,43 @@ TEST(OverlappedSums, OutliveABackwardThatThrows) {
     net->zero_grad();
     accelerator.backward(model(sample(rank, 1)).square().mean());
     for (const at::Tensor& parameter : net->parameters()) {
+      const at::Tensor all = gather(parameter.grad().unsqueeze(0));
+      EXPECT_TRUE(all[0].equal(all[1]));
+    }
+  });
+}
+
+// Of the program's own, which nobody but LibTorch runs: what the thread has begun is done when the program sees the exception. The
+// other rank begins late, so that it is under way when this one throws.
+TEST(OverlappedSums, AreDoneWhenABackwardOfTheProgramsOwnHasThrown) {
+  test::run_ranks(2, [] {
+    be_on_own_node();
+    ::setenv(kVariable, "true", 1);
+    Accelerator accelerator({.ddp = {.bucket_cap_mb = 0.01}});
+    torch::nn::Sequential net = deep_net();
+    auto model = accelerator.prepare(net);
+    const int rank = accelerator.process_index();
+    bool throws = true;
+    const std::vector<at::Tensor> parameters = net->parameters();
+    parameters[4].register_hook([&](const at::Tensor&) {
+      if (throws) throw Error(ErrorCode::kInvalidArgument, "the program's own");
+    });
+    parameters[11].register_hook([&](const at::Tensor&) {
+      if (throws && rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    });
+    const at::Tensor failing = model(sample(rank, 0)).square().mean();
+    EXPECT_THROW(failing.backward(), Error);
+    std::vector<at::Tensor> seen;  // of the last two layers, which make the bucket that was full
+    for (std::size_t i = 8; i < parameters.size(); ++i)
+      seen.push_back(parameters[i].grad().clone());
+    for (const at::Tensor& gradient : seen) {
+      const at::Tensor all = gather(gradient.unsqueeze(0));
+      EXPECT_TRUE(all[0].equal(all[1]));
+    }
+    throws = false;
+    net->zero_grad();
+    model(sample(rank, 1)).square().mean().backward();
+    for (const at::Tensor& parameter : parameters) {
       const at::Tensor all = gather(parameter.grad().unsqueeze(0));
       EXPECT_TRUE(all[0].equal(all[1]));
     }
