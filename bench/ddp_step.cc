@@ -6,15 +6,18 @@
 // of the model as metadata (width, layers, heads). Without a job (WORLD_SIZE 1) it trains alone, on the
 // part of rank BENCH_RANK: that is the limit, a step without communication. BENCH_FUSED=1: AdamW by fused kernels.
 // BENCH_MICRO_BATCHES=M: a step has M micro-batches over all ranks, of which each has a run (accel/micro_batches.h), with
-// ACCEL_REPRODUCIBLE=1 or without; the loss is that of the last one. With
+// ACCEL_REPRODUCIBLE=1 or without; the loss is that of the last one. BENCH_NAN_WATCH=1: with AcceleratorOptions::nan_watch, 2: with
+// one that throws. BENCH_CPU_TIME=1: the seconds are those of the processor. With
 // BENCH_MEMORY=1 it prints one more line,
 // "memory BEFORE AFTER": bytes of the process before prepare(), and after the last step while its gradients are held.
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -131,11 +134,28 @@ int micro_batches_of_step() {
   return environment_int("BENCH_MICRO_BATCHES", 0);
 }
 
+std::optional<accel::NanWatch> nan_watch_of_step() {
+  const int kind = environment_int("BENCH_NAN_WATCH", 0);
+  if (kind == 0) return std::nullopt;
+  return accel::NanWatch{.action = kind == 2 ? accel::OnAnomaly::kThrow : accel::OnAnomaly::kWarn};
+}
+
+// That of this process on all its threads, or of the clock.
+double seconds_now() {
+  if (environment_int("BENCH_CPU_TIME", 0) == 0)
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
 accel::AcceleratorOptions options_of_step() {
   const int total = micro_batches_of_step();
   const bool is_reproducible = environment_int("ACCEL_REPRODUCIBLE", 0) != 0;
   const int ranks = is_reproducible ? 1 : environment_int("WORLD_SIZE", 1);
-  return {.gradient_accumulation_steps = total == 0 ? 1 : total / ranks};
+  return {.gradient_accumulation_steps = total == 0 ? 1 : total / ranks,
+          .nan_watch = nan_watch_of_step()};
 }
 
 int run(const std::string& file, int steps) {
@@ -169,7 +189,7 @@ int run(const std::string& file, int steps) {
   const at::Tensor all_tokens = tokens.flatten(0, 1);
   std::vector<std::pair<double, double>> results;
   for (int step = 0; step < steps; ++step) {
-    const auto started = std::chrono::steady_clock::now();
+    const double started = seconds_now();
     double value = 0;
     for (std::int64_t i = own.begin; i < own.end; ++i) {
       const at::Tensor sample = (total == 0 ? tokens[step % tokens.size(0)][part]
@@ -185,8 +205,7 @@ int run(const std::string& file, int steps) {
       optimizer.zero_grad();
       value = loss.item<double>();
     }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
-    results.emplace_back(value, took.count());
+    results.emplace_back(value, seconds_now() - started);
   }
   for (const auto& [loss, seconds] : results) std::printf("%.9g %.9g\n", loss, seconds);
   if (measures_memory) {

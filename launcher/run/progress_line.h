@@ -2,11 +2,11 @@
 //
 //   step 1200 | 8.1 steps/s | 259 samples/s | slowest rank 3 (2 steps behind) | 1 restart | 0:12:03
 //
-// From what the workers report through their channels (docs/worker_channel.md). A step is that of the rank that is the farthest
+// From what the workers report through their channels (docs/internals/worker_channel.md). A step is that of the rank that is the farthest
 // behind. Rates are those of the last ten seconds; a restart begins them anew.
 //
 // Threads:  one. Pure: the time is passed in.
-// Source:   docs/console.md; tests/unit/launcher/progress_line_test.cc.
+// Source:   docs/guides/console.md; tests/unit/launcher/progress_line_test.cc.
 #pragma once
 
 #include <cstddef>

@@ -131,9 +131,10 @@ Error nothing_to_draw(const std::vector<RunLog>& runs, CurveAxis axis) {
     return Error(ErrorCode::kInvalidArgument,
                  "these runs have no numbers with a time",
                  "draw them over steps: --x step");
-  return Error(ErrorCode::kInvalidArgument,
-               "these runs have no numbers yet",
-               "look again when a step has been logged; docs/tracking.md says what trackers write");
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "these runs have no numbers yet",
+      "look again when a step has been logged; docs/guides/tracking.md says what trackers write");
 }
 
 }  // namespace

@@ -241,7 +241,7 @@ Result<std::vector<RunLog>> runs_below(const std::string& path) {
   if (runs.empty())
     return run_error("no numbers of a run in " + printable(path) + " or below",
                      "name a folder with log.jsonl, log.csv or events.out.tfevents.* in it; "
-                     "docs/tracking.md says how trackers write them");
+                     "docs/guides/tracking.md says how trackers write them");
   std::ranges::sort(runs, {}, &RunLog::name);
   return runs;
 }

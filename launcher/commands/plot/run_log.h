@@ -9,7 +9,7 @@
 //
 // Threads:  any one; reads files.
 // Cost:     one file in memory, of at most 1 GiB, and 24 bytes for each number.
-// Source:   docs/tracking.md; tests/unit/tracking/run_log_test.cc reads what libaccel's trackers write.
+// Source:   docs/guides/tracking.md; tests/unit/tracking/run_log_test.cc reads what libaccel's trackers write.
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,7 @@
 // has a carriage return in a line draws a line of its own (tqdm): from then on none is drawn, unless that was asked for.
 //
 // Threads:  one. Pure: gives the bytes to be written.
-// Source:   ECMA-48, EL; docs/console.md; tests/unit/supervisor/status_line_test.cc.
+// Source:   ECMA-48, EL; docs/guides/console.md; tests/unit/supervisor/status_line_test.cc.
 #pragma once
 
 #include <string>
