@@ -48,6 +48,7 @@
 #include "launcher/start/elastic/elastic_settings.h"
 #include "launcher/text/program.h"
 #include "runtime/printable.h"
+#include "runtime/supervisor/metrics/ledger.h"
 #include "runtime/supervisor/shim/job_record.h"
 
 namespace accel::cluster {
@@ -372,7 +373,8 @@ class ElasticLaunch {
   void tell_ledger() const {
     const auto* job = hosting_.job();
     if (job == nullptr) return;
-    say("time of the job: " + agent::describe(agent::settled(job->ledger, SteadyClock().now())));
+    say("time of the job: " +
+        supervisor::describe(supervisor::settled(job->ledger, SteadyClock().now())));
   }
 
   void end_with(Error error) {
