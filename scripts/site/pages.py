@@ -17,6 +17,7 @@ COMMANDS = "reference/commands"
 # Pages of the site that are made of files outside of docs/, or of folders of it.
 ELSEWHERE = {"../CONTRIBUTING.md": "contributing.md", "man/": f"{COMMANDS}/index.md", "../libaccel/include/accel/": "reference/api/index.md"}
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+WHOLE_LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
 MENTION = re.compile(r"`?docs/([\w/-]+\.md)(#[\w-]+)?`?")
 NAMED_BY_FILE = re.compile(r"\[([\w\\-]+\.md)\]\(([^)#\s]+)")
 LIST_ITEM = re.compile(r"(\s*)(?:[-*]|\d+\.) ")
@@ -106,7 +107,12 @@ def with_links(line, page):
     def mention(match):
         return f"[{title_of(match[1])}]({relative(match[1], page)}{match[2] or ''})"
 
-    line = NAMED_BY_FILE.sub(named, LINK.sub(link, line))
+    def without_link(match):  # to a file of the sources that is no page: its name stays
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), match[2]))
+        target += "/" if match[2].endswith("/") else ""
+        return match[1] if target.startswith("../") and target not in ELSEWHERE else match[0]
+
+    line = NAMED_BY_FILE.sub(named, LINK.sub(link, WHOLE_LINK.sub(without_link, line)))
     parts = re.split(r"(\[[^]]*\]\([^)]*\))", line)  # a mention within a link stays as it is
     parts[::2] = [MENTION.sub(mention, part) for part in parts[::2]]
     return "".join(parts)
