@@ -43,6 +43,7 @@ void hand_on(int signal, siginfo_t* info, void* context) noexcept {
     previous.sa_handler(signal);
     return;
   }
+  if (previous.sa_handler == SIG_IGN && info->si_code <= 0) return;  // sent, and ignored as before
   // The instruction runs again after this, into what was there before; a signal that somebody sent does not.
   ::sigaction(signal, &previous, nullptr);
   if (info->si_code <= 0) ::raise(signal);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "launcher/cluster_entry/cluster_library.h"
@@ -17,6 +18,7 @@
 #include "launcher/run/interrupt_end.h"
 #include "launcher/run/launch_loop.h"
 #include "launcher/run/progress_line.h"
+#include "launcher/run/progress_when.h"
 #include "launcher/run/report.h"
 #include "launcher/run/stdin_watch.h"
 #include "launcher/start/machines/run/etcd_launch.h"
@@ -58,6 +60,15 @@ struct Ending {
   bool is_interrupted = false;  // see LaunchLoop
 };
 
+// A program that reads our output from a pipe may show it on this terminal (tee), behind the line.
+bool shows_progress(ProgressWhen when) {
+  struct stat out {};
+  const bool is_piped =
+      ::fstat(STDOUT_FILENO, &out) == 0 && (S_ISFIFO(out.st_mode) || S_ISSOCK(out.st_mode));
+  const bool is_wanted = when == ProgressWhen::kOn || (when == ProgressWhen::kAuto && !is_piped);
+  return is_wanted && ::isatty(STDERR_FILENO) == 1;
+}
+
 // The signals are ours before the shim exists: one that comes in between is not lost.
 Result<Ending> run_job(const std::string& program,
                        const LaunchPlan& plan,
@@ -85,8 +96,7 @@ Result<Ending> run_job(const std::string& program,
     watch->attend([&host](const auto& request) { (*host)->request(request); });
   }
   ProgressLine progress(plan.progress, SteadyClock().now());
-  if (plan.progress != ProgressWhen::kOff && ::isatty(STDERR_FILENO) == 1)
-    options.progress = &progress;
+  if (shows_progress(plan.progress)) options.progress = &progress;
   LaunchLoop loop(**host, std::move(options));
   auto outcome = loop.run(signals->fd());
   if (watch != nullptr) watch->finish();

@@ -8,6 +8,7 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "runtime/supervisor/shim/job_record.h"
 #include "runtime/supervisor/spawn/exit_error.h"
 #include "runtime/supervisor/spawn/exit_report.h"
+#include "runtime/unique_fd.h"
 #include "runtime/write_all.h"
 
 namespace accel::launcher {
@@ -50,24 +52,20 @@ std::string describe_restart(const supervisor::Restarting& restarting,
   return text;
 }
 
-// A descriptor of somebody else, waited for on an io_context.
+// A descriptor of somebody else, waited for on an io_context until it can be read. Asio makes it non-blocking.
 class WaitedFd {
  public:
-  static constexpr auto kRead = boost::asio::posix::descriptor_base::wait_read;
-  static constexpr auto kWrite = boost::asio::posix::descriptor_base::wait_write;
-  using For = boost::asio::posix::descriptor_base::wait_type;
-
-  WaitedFd(boost::asio::io_context& context, int fd, For what)
-      : descriptor_(context, fd), what_(what) {}
+  WaitedFd(boost::asio::io_context& context, int fd) : descriptor_(context, fd) {}
   ~WaitedFd() { descriptor_.release(); }
   WaitedFd(const WaitedFd&) = delete;
   WaitedFd& operator=(const WaitedFd&) = delete;
 
   void arm() {
     if (std::exchange(state_->is_armed, true)) return;
-    descriptor_.async_wait(what_, [state = state_](const boost::system::error_code&) {
-      *state = {.is_armed = false, .is_ready = true};
-    });
+    descriptor_.async_wait(boost::asio::posix::descriptor_base::wait_read,
+                           [state = state_](const boost::system::error_code&) {
+                             *state = {.is_armed = false, .is_ready = true};
+                           });
   }
   bool take_ready() { return std::exchange(state_->is_ready, false); }
 
@@ -77,9 +75,18 @@ class WaitedFd {
     bool is_ready = false;
   };
   boost::asio::posix::stream_descriptor descriptor_;
-  For what_;
   std::shared_ptr<State> state_ = std::make_shared<State>();  // also of a wait that was given up
 };
+
+// Can be read once `fd` can be written. A console is shared with the user's shell, so Asio may not have it: it would make it
+// non-blocking for all. Empty: it cannot be waited for.
+UniqueFd room_of(int fd) {
+  UniqueFd room(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event writable{};
+  writable.events = EPOLLOUT;
+  if (!room || ::epoll_ctl(room.get(), EPOLL_CTL_ADD, fd, &writable) != 0) return {};
+  return room;
+}
 
 }  // namespace
 
@@ -91,6 +98,8 @@ LaunchLoop::LaunchLoop(supervisor::WorkerHost& host, LaunchLoopOptions options)
   if (!options_.stop_self) options_.stop_self = [] { ::raise(SIGSTOP); };
   if (!options_.window_size) options_.window_size = terminal_size;
   if (!options_.progress_columns) options_.progress_columns = error_columns;
+  if (!options_.has_terminal)
+    options_.has_terminal = [] { return ::tcgetpgrp(STDERR_FILENO) == ::getpgrp(); };
   if (!options_.now) options_.now = [] { return SteadyClock().now(); };
 }
 
@@ -180,8 +189,8 @@ void LaunchLoop::look_at_workers() {
 
 void LaunchLoop::show_progress() {
   if (options_.progress == nullptr) return;
-  const bool is_free =
-      num_stops_ == 0 && (options_.notices == nullptr || options_.notices->waiting_fd() < 0);
+  const bool is_free = num_stops_ == 0 && options_.has_terminal() &&
+                       (options_.notices == nullptr || options_.notices->waiting_fd() < 0);
   const std::string text =
       is_free ? options_.progress->text(options_.now(), options_.progress_columns()) : "";
   if (text == shown_) return;
@@ -207,6 +216,8 @@ void LaunchLoop::hide_progress() {
     auto event = host_.next_event();
     if (!event) {
       lost_ = std::move(event).error();
+      std::string_view erase = supervisor::StatusLine::kErase;
+      (void)write_all(STDERR_FILENO, erase);
     } else if (!*event) {
       pollfd ready = {host_.event_fd(), POLLIN, 0};
       ::poll(&ready, 1, static_cast<int>(left.count()));
@@ -214,6 +225,7 @@ void LaunchLoop::hide_progress() {
       const auto* shown = std::get_if<supervisor::StatusShown>(&**event);
       if (shown != nullptr && shown->number == num_shown_) return;
       held_.push_back(**std::move(event));
+      if (std::holds_alternative<supervisor::JobOutcome>(held_.back())) return;  // the last one
     }
   }
 }
@@ -281,12 +293,13 @@ Result<void> LaunchLoop::wait(int signal_fd) {
 
 // The same, with handlers of `context` in between.
 Result<void> LaunchLoop::wait_beside(int signal_fd, boost::asio::io_context& context) {
-  WaitedFd signals(context, signal_fd, WaitedFd::kRead);
-  WaitedFd events(context, host_.event_fd(), WaitedFd::kRead);
+  WaitedFd signals(context, signal_fd);
+  WaitedFd events(context, host_.event_fd());
+  UniqueFd room;  // outlives `console`
   std::optional<WaitedFd> console;
   while (!outcome_) {
     const int waiting = options_.notices != nullptr ? options_.notices->waiting_fd() : -1;
-    if (waiting >= 0 && !console) console.emplace(context, waiting, WaitedFd::kWrite);
+    if (waiting >= 0 && !console && (room = room_of(waiting))) console.emplace(context, room.get());
     if (waiting < 0) console.reset();
     signals.arm();
     events.arm();

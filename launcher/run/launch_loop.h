@@ -60,6 +60,7 @@ struct LaunchLoopOptions {
   std::function<std::optional<supervisor::WindowSize>()> window_size;  // default asks the terminal
   ProgressLine* progress = nullptr;                                    // none: no line is shown
   std::function<std::size_t()> progress_columns;  // of the terminal on stderr; default asks it
+  std::function<bool()> has_terminal;             // we are its foreground group; default asks it
   std::function<TimePoint()> now;                 // default: the steady clock
 };
 

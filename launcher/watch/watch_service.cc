@@ -1,5 +1,6 @@
 #include "launcher/watch/watch_service.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -114,10 +115,14 @@ void WatchService::ask_to_stop() {
 void WatchService::finish() {
   is_over_ = true;
   if (!dashboard_) return;
+  const bool is_watched = dashboard_->has_streams();
   dashboard_->end();
   const TimePoint limit = SteadyClock().now() + kLookPatience;
   loop_.restart();
   while (dashboard_->has_streams() && SteadyClock().now() < limit) loop_.run_one_until(limit);
+  // A page that has heard of the end asks for the last output.
+  const TimePoint last = std::min(limit, SteadyClock().now() + kLastLookPatience);
+  while (is_watched && SteadyClock().now() < last) loop_.run_one_until(last);
 }
 
 void WatchService::collect(std::function<void(std::string)> done) {

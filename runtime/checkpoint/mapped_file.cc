@@ -65,6 +65,13 @@ bool is_watched_for() {
   return is_added && are_faults_seen_first(SIGBUS);
 }
 
+// A fault in a thread that blocks its signal ends the process, whatever handler there is.
+bool blocks_faults() noexcept {
+  sigset_t blocked;
+  return ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked) != 0 ||
+         ::sigismember(&blocked, SIGBUS) == 1;
+}
+
 MappedFile::Watched* take_place() noexcept {
   for (MappedFile::Watched& watched : g_watched) {
     bool is_taken = false;
@@ -114,7 +121,7 @@ MappedFile::MappedFile(std::filesystem::path path,
 
 std::shared_ptr<const MappedFile> MappedFile::map(const InputFile& file,
                                                   const std::filesystem::path& path) {
-  if (file.size() == 0 || !is_watched_for()) return nullptr;
+  if (file.size() == 0 || blocks_faults() || !is_watched_for()) return nullptr;
   UniqueFd fd(::fcntl(file.fd(), F_DUPFD_CLOEXEC, 0));
   if (!fd) return nullptr;
   const struct stat status = status_of(fd.get(), path);

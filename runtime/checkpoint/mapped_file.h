@@ -26,7 +26,8 @@ namespace accel::checkpoint {
 class MappedFile {
  public:
   // nullptr: it is to be read instead, because it is empty, this kernel or file system cannot map it so that read_ahead() tells of
-  // errors, or a handler of SIGBUS that the program has set would get what ours should.
+  // errors, a handler of SIGBUS that the program has set would get what ours should, or this
+  // thread blocks SIGBUS.
   // Errors  kCheckpointIncomplete: its size is another one than when it was opened.
   static std::shared_ptr<const MappedFile> map(const InputFile& file,
                                                const std::filesystem::path& path);

@@ -128,7 +128,8 @@ Result<void> draw(const std::vector<RunLog>& runs, const PlotArguments& argument
   for (const RunLog& run : runs) names.push_back(run.name);
   if (arguments.out.empty()) {
     std::fputs(picture_for_terminal(*panels, names, arguments).c_str(), stdout);
-    std::fflush(stdout);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      return Error(ErrorCode::kFileIo, "cannot write the picture to stdout");
     return {};
   }
   if (auto written = write_picture(arguments.out, svg_picture(*panels, names)); !written)

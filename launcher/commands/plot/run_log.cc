@@ -145,6 +145,8 @@ void add_csv_row(RunLog& run,
     if (columns[i] == "step") step = signed_number<double>(cells[i]);
     if (columns[i] == "time") time = signed_number<double>(cells[i]).value_or(kNoNumber);
   }
+  if (step && !std::isfinite(*step)) step.reset();
+  if (!std::isfinite(time)) time = kNoNumber;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (columns[i] == "step" || columns[i] == "time") continue;
     const auto value = signed_number<double>(cells[i]);

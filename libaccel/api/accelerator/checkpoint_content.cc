@@ -16,6 +16,8 @@
 #include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "libaccel/engine/checkpoint/states/replica_shares.h"
+#include "libaccel/engine/process/agreement.h"
+#include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/parameter_list.h"
 
 namespace accel::detail {
@@ -258,10 +260,15 @@ std::optional<LoadReport> CheckpointContent::load_objects(const Load& load,
   for (const auto& model : models) model->publish_loaded();
   for (const auto& model : prepared_.models)
     if (report && model->sync() != nullptr) model->sync()->agree_on_hook_state();
-  for (std::size_t i = 0; report && i < whole_optimizers_.size(); ++i) {
-    if (whole_optimizers_[i] == nullptr || !loads_optimizer(i)) continue;
-    Preparation::gate_of(prepared_.optimizers[i])->take_states(*whole_optimizers_[i], divided_);
-  }
+  const auto take_states = [&] {
+    for (std::size_t i = 0; report && i < whole_optimizers_.size(); ++i) {
+      if (whole_optimizers_[i] == nullptr || !loads_optimizer(i)) continue;
+      Preparation::gate_of(prepared_.optimizers[i])->take_states(*whole_optimizers_[i], divided_);
+    }
+  };
+  // It copies out of mapped files: what one rank finds changed is an error of all.
+  const auto group = models.empty() ? nullptr : prepared_.state.process_group();
+  jointly(take_states, group.get(), "taking the loaded states of optimizers");
   return report;
 }
 

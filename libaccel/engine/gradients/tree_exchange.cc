@@ -151,6 +151,8 @@ void TreeExchange::all_reduce_chunk(std::vector<SubtreeSums::Gradients>& subtree
 at::Tensor TreeExchange::reduce_scatter(std::vector<at::Tensor> subtrees) {
   const at::NoGradGuard no_grad;
   const std::int64_t numel = subtrees.front().numel() / group_->size();
+  if (numel == 0)
+    return subtrees.front().narrow(0, 0, 0);  // of a unit whose parameters have no numbers
   if (is_one_sum()) {
     at::Tensor sum = at::empty({numel}, subtrees.front().options());
     group_->reduce_scatter(sum, subtrees.front(), kSumming);

@@ -381,14 +381,16 @@ at::Tensor ShardedModel::flat_gradient(const Unit& unit,
 // order on another replica.
 at::Tensor ShardedModel::summed_shard(TreeExchange& exchange, std::vector<at::Tensor> flats) {
   const std::int64_t num_replicas = mesh_->size(MeshAxis::kReplicate);
-  if (num_replicas == 1) return exchange.reduce_scatter(std::move(flats));
+  if (num_replicas == 1 || flats.front().numel() == 0)
+    return exchange.reduce_scatter(std::move(flats));
   constexpr const char* kOperation = "summing gradients in the order of micro-batches";
   const auto& replicas = mesh_->group(MeshAxis::kReplicate);
   if (!part_of_rank_.defined()) {
     const at::Tensor own =
         at::full({1}, group_->rank() * num_replicas + replicas->rank(), at::kLong);
-    part_of_rank_ = at::empty({all_->size()}, at::kLong);
-    all_->all_gather_into(part_of_rank_, own, kOperation);
+    at::Tensor parts = at::empty({all_->size()}, at::kLong);
+    all_->all_gather_into(parts, own, kOperation);
+    part_of_rank_ = std::move(parts);
   }
   const std::int64_t numel = flats.front().numel() / group_->size();
   const std::int64_t part = (numel + num_replicas - 1) / num_replicas;

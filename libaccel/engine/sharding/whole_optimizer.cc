@@ -7,6 +7,7 @@
 
 #include "libaccel/engine/sharding/whole_optimizer.h"
 
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -231,8 +232,8 @@ void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTe
     return note_states();
   }
   const OptimizerTraits& kind = *traits_of(optimizer_);
-  const auto before = std::move(optimizer_.state());
-  optimizer_.state().clear();
+  const auto& before = optimizer_.state();
+  std::remove_cvref_t<decltype(optimizer_.state())> after;  // what is mapped may fail to be copied
   for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
     kind.copy_options(whole.param_groups()[g].options(), optimizer_.param_groups()[g].options());
     for (const at::Tensor& parameter : whole.param_groups()[g].params()) {
@@ -240,7 +241,7 @@ void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTe
       if (found == whole.state().end()) continue;
       const ShardedModel* model = model_of(parameter);
       if (model == nullptr) {
-        optimizer_.state()[found->first] = found->second->clone();
+        after[found->first] = found->second->clone();
         continue;
       }
       const ShardPiece* piece = model->piece_of(parameter);
@@ -262,9 +263,10 @@ void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTe
                 piece->tensor,
                 parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values));
       }
-      optimizer_.state()[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
+      after[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
     }
   }
+  optimizer_.state() = std::move(after);
   note_states();
 }
 

@@ -131,7 +131,7 @@ LogTail log_tail_of(int file, std::uint64_t most) {
   const ssize_t got = ::pread(file, bytes.data(), bytes.size(), static_cast<off_t>(tail.offset));
   bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   const std::size_t first = tail.offset == 0 ? std::string::npos : bytes.find('\n');
-  if (first != std::string::npos) {
+  if (first != std::string::npos && first + 1 < bytes.size()) {  // one long line stays as it is
     bytes.erase(0, first + 1);
     tail.offset += first + 1;
   }

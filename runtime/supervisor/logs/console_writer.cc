@@ -70,7 +70,7 @@ void ConsoleWriter::show_status(std::string text,
                                 std::function<void()> on_done) {
   {
     const std::lock_guard lock(mutex_);
-    new_status_ = {std::move(text), despite_returns};
+    if (!is_finished_) new_status_ = {std::move(text), despite_returns};
     if (on_done) status_done_.push_back(std::move(on_done));
   }
   pushed_.notify_one();
@@ -85,6 +85,7 @@ void ConsoleWriter::finish() {
   {
     const std::lock_guard lock(mutex_);
     is_finished_ = true;
+    new_status_.reset();  // the line goes
   }
   pushed_.notify_one();
 }

@@ -1,6 +1,7 @@
 #include "launcher/run/launch_loop.h"
 
 #include <csignal>
+#include <string>
 #include <vector>
 
 #include <boost/asio/post.hpp>
@@ -10,6 +11,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "launcher/run/notice_queue.h"
+#include "runtime/unique_fd.h"
 #include "tests/support/fake_worker_host.h"
 
 namespace accel::launcher::launch_loop_test {
@@ -154,11 +157,12 @@ class ProgressLoopTest : public LaunchLoopTest {
  protected:
   LaunchLoop make_with_progress() {
     return {host_,
-            {.notice = [this](const std::string& text) { order_.push_back(text); },
-             .stop_self = [this] { order_.push_back("stopped"); },
+            {.notice = [this](const std::string& text) { order_.push_back(text + beside()); },
+             .stop_self = [this] { order_.push_back("stopped" + beside()); },
              .window_size = [] { return std::nullopt; },
              .progress = &progress_,
              .progress_columns = [] { return std::size_t{80}; },
+             .has_terminal = [this] { return has_terminal_; },
              .now = [this] { return now_; }}};
   }
   static supervisor::Snapshot at_step(std::uint64_t step) {
@@ -176,7 +180,12 @@ class ProgressLoopTest : public LaunchLoopTest {
     return texts;
   }
 
+  std::string beside() const {
+    return shown().empty() || shown().back().empty() ? "" : " beside the line";
+  }
+
   TimePoint now_{};
+  bool has_terminal_ = true;
   ProgressLine progress_{ProgressWhen::kAuto, TimePoint{}};
 };
 
@@ -221,6 +230,17 @@ TEST_F(ProgressLoopTest, AShimThatIsLostMeanwhileIsStillToldOf) {
   EXPECT_THAT(order_, ElementsAre("told"));
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().code(), ErrorCode::kShimLost);
+}
+
+TEST_F(ProgressLoopTest, NothingIsShownInTheBackgroundOfATerminal) {
+  LaunchLoop loop = make_with_progress();
+  loop.on_event(at_step(5));
+  has_terminal_ = false;
+  loop.on_event(at_step(6));
+  has_terminal_ = true;
+  loop.on_event(at_step(7));
+
+  EXPECT_THAT(shown(), ElementsAre("step 5 | 0:00:00", "", "step 7 | 0:00:00"));
 }
 
 TEST_F(ProgressLoopTest, TheLineGoesBeforeTheLauncherStopsItself) {
@@ -359,6 +379,31 @@ TEST_F(LaunchLoopTest, SignalsAreHeardBesideHandlersToo) {
   EXPECT_EQ(num_asked, 1);
   EXPECT_EQ(stop_number(0).signal, SIGTERM);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST_F(LaunchLoopTest, AConsoleThatTakesNothingIsWaitedForAndKeepsItsFlags) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]);
+  const UniqueFd console(ends[1]);
+  const std::string page(4096, 'x');
+  while (::write(console.get(), page.data(), page.size()) > 0) {
+  }
+  ASSERT_EQ(::fcntl(console.get(), F_SETFL, 0), 0);
+  NoticeQueue notices(console.get());
+  notices.push("told");
+  boost::asio::io_context context;
+  boost::asio::post(context, [&] {  // the loop waits for room by now
+    std::string taken(1 << 20, '\0');
+    ASSERT_GT(::read(reader.get(), taken.data(), taken.size()), 0);
+    boost::asio::post(context, [&] { host_.push(supervisor::JobOutcome{.exit_code = 7}); });
+  });
+  LaunchLoop loop(host_, {.notices = &notices, .beside = &context});
+
+  const auto outcome = loop.run(host_.silent_fd());
+
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(::fcntl(console.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 TEST(TakenSignals, GiveTheSignalsBackWithoutThoseThatCameMeanwhile) {

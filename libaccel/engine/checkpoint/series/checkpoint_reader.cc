@@ -282,7 +282,8 @@ LoadReport read_checkpoint(RankExchange& ranks,
       agree_on([&] { staged->stage_models(*source, objects, models); });
     source.reset();
     agree_on([&] { staged->apply_states(); });
-    staged->apply_tensors();
+    // A file may change just now on one rank alone: all ranks get that error, and pass over the checkpoint together.
+    agree_on([&] { staged->apply_tensors(); });
     LoadReport report = {.checkpoint = staged->info(), .notices = staged->notices()};
     report.checkpoint.folder = folder;
     return report;

@@ -69,12 +69,19 @@ LoadReport load_fsdp_part(const std::filesystem::path& name,
   const std::filesystem::path folder = absolute_name(name);
   try {
     std::unique_ptr<StagedCheckpoint> staged;
-    std::ignore = or_throw(agree(*ranks, [&]() -> std::string {
+    const auto agree_on = [&](const auto& work) {
+      std::ignore = or_throw(agree(*ranks, [&]() -> std::string {
+        work();
+        return {};
+      }));
+    };
+    agree_on([&] {
       PartSource source(folder, objects, part, number);
       staged = std::make_unique<StagedCheckpoint>(source, objects, ranks->rank());
-      return {};
-    }));
-    staged->apply_tensors();
+    });
+    agree_on(
+        [&] { staged->apply_states(); });  // there are none; but nobody has written to the files
+    agree_on([&] { staged->apply_tensors(); });
     LoadReport report = {.checkpoint = staged->info(), .notices = staged->notices()};
     report.checkpoint.folder = folder;
     return report;

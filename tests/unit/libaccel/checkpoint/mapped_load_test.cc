@@ -241,6 +241,22 @@ TEST(MappedFile, ThatIsCutShortReadsAsZerosAndIsSaidToBeSo) {
             ErrorCode::kCheckpointIncomplete);
 }
 
+TEST(MappedFile, IsNotMappedInAThreadThatBlocksTheSignalOfLackingPages) {
+  const test::ScratchFolder scratch;
+  const fs::path path = scratch.path() / "file";
+  std::ofstream(path) << "bytes";
+  ASSERT_NE(mapped(path), nullptr);
+  sigset_t fault;
+  sigset_t before;
+  ::sigemptyset(&fault);
+  ::sigaddset(&fault, SIGBUS);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &fault, &before), 0);
+
+  EXPECT_EQ(mapped(path), nullptr);
+
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 TEST(MappedFile, IsNotMappedWhereTheProgramHandlesLackingPagesItself) {
   const test::ScratchFolder scratch;
   const fs::path path = scratch.path() / "file";
