@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
 done
 
 ordinary_unit=20     # seconds for LibTorch's headers on an ordinary machine
-ordinary_minutes=45  # for a whole run there
+ordinary_minutes=55  # for a whole run there
 jobs=$(build_jobs)
 fuzz_seconds=30  # of each target
 slowness=100  # percent of an ordinary machine's time
@@ -219,12 +219,12 @@ fuzz() {
 stage setup 6 setup
 if [ $failed -eq 0 ]; then
   measure_machine
-  stage build 16 build
+  stage build 17 build
 fi
 if [ $failed -eq 0 ]; then
   stage style 1 style
-  stage unit 14 unit
-  stage peer 8 peer
+  stage unit 19 unit
+  stage peer 14 peer
   stage fault 6 fault
   stage alone 4 alone
   turn_percent=50 stage asan rest asan
