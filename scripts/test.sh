@@ -193,8 +193,8 @@ asan() {
   cmake --preset asan >/dev/null || return 1
   take_turns asan_part \
     '2 runtime -- runtime_test safetensors_test train_files_test' \
-    '3 supervisor accel-shim -- supervisor_test' \
-    '3 launcher accel-launch accel-shim -- launcher_test' \
+    '3 supervisor accel-shim -- supervisor_test observation_test' \
+    '3 launcher accel-launch accel-shim -- launcher_test screens_test' \
     '3 coordinator -- coordinator_test' \
     '2 collectives -- collectives_test remote_shards_test' \
     '5 agents accel-launch accel-shim accel accel-agent accel_cluster fault_worker -- agent_test agent elastic'
@@ -202,7 +202,7 @@ asan() {
 tsan() {
   cmake --preset tsan >/dev/null || return 1
   take_turns tsan_part \
-    '2 supervisor accel-shim -- runtime_test supervisor_test' \
+    '2 supervisor accel-shim -- runtime_test supervisor_test observation_test' \
     '3 collectives -- collectives_test remote_shards_test'
 }
 fuzz_part() {

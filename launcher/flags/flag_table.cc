@@ -258,16 +258,6 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kOutput,
      "Make stdout and stderr of every rank one stream, stdout, so that their order is kept."},
-    {"progress_line",
-     0,
-     FlagKind::kChoice,
-     "WHEN",
-     "auto,on,off",
-     kOutput,
-     "Step, rate, slowest rank, restarts and time in a line below the output, on a terminal: auto "
-     "once a "
-     "worker reports steps, unless one draws a line of its own. Default: $ACCEL_PROGRESS_LINE, "
-     "else auto."},
     {"no_pty", 0, FlagKind::kSwitch, "", "", kOutput, "Never give rank 0 a terminal."},
 
     {"max_restarts",
@@ -331,6 +321,16 @@ constexpr FlagSpec kLaunchFlags[] = {
      kFailure,
      "How long processes that a finished rank left behind may live. Default: 10."},
 
+    {"progress_line",
+     0,
+     FlagKind::kChoice,
+     "WHEN",
+     "auto,on,off",
+     kWatching,
+     "Step, rate, slowest rank, restarts and time in a line below the output, on a terminal: auto "
+     "once a "
+     "worker reports steps, unless one draws a line of its own. Default: $ACCEL_PROGRESS_LINE, "
+     "else auto."},
     {"metrics_port",
      0,
      FlagKind::kInteger,

@@ -57,7 +57,9 @@ TEST_F(WatchSettingsTest, IsForJobsOnOneMachine) {
                        "--machine_rank",
                        "0",
                        "--main_process_ip",
-                       "10.0.0.1"})
+                       "10.0.0.1",
+                       "--main_process_port",
+                       "29500"})
                   .message(),
               HasSubstr("--dashboard is for a job on one machine"));
 }
