@@ -148,7 +148,7 @@ alone() {
 }
 # One more than cores: half of the time such tests wait, for leases or for processes.
 unit() { run_ctest build $((jobs + 1)) -L '^(unit|integration|hostile)$'; }
-peer() { run_ctest build 1 -L '^peer$'; }
+peer() { run_ctest build "$jobs" -L '^peer$'; }
 fault() { run_ctest build 1 -L '^fault$'; }
 
 # ---- what takes turns ----
