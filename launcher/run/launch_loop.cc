@@ -13,6 +13,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "launcher/text/terminal_text.h"
 #include "runtime/supervisor/logs/status_line.h"
 #include "runtime/supervisor/shim/job_record.h"
 #include "runtime/supervisor/spawn/exit_error.h"
@@ -29,11 +30,6 @@ std::optional<supervisor::WindowSize> terminal_size() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
   return supervisor::WindowSize{size.ws_row, size.ws_col};
-}
-
-std::size_t error_columns() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 // "rank 1 of 4 ended with exit code 1: the loss is not a number; restart 1 of 3 in 500 ms". Error files are read at the
@@ -97,7 +93,8 @@ LaunchLoop::LaunchLoop(supervisor::WorkerHost& host, LaunchLoopOptions options)
   if (!options_.on_stop_asked) options_.on_stop_asked = [] {};
   if (!options_.stop_self) options_.stop_self = [] { ::raise(SIGSTOP); };
   if (!options_.window_size) options_.window_size = terminal_size;
-  if (!options_.progress_columns) options_.progress_columns = error_columns;
+  if (!options_.progress_columns)
+    options_.progress_columns = [] { return terminal_columns(STDERR_FILENO); };
   if (!options_.has_terminal)
     options_.has_terminal = [] { return ::tcgetpgrp(STDERR_FILENO) == ::getpgrp(); };
   if (!options_.now) options_.now = [] { return SteadyClock().now(); };
@@ -198,10 +195,11 @@ void LaunchLoop::show_progress() {
   host_.request(supervisor::ShowStatus{++num_shown_, text, options_.progress->despite_returns()});
 }
 
-// The shim is gone, and nobody else writes to this terminal.
+// Requires: the shim is gone, and nobody else writes to this terminal.
 void LaunchLoop::erase_progress() {
   std::string_view erase = supervisor::StatusLine::kErase;
-  if (!std::exchange(shown_, "").empty()) (void)write_all(STDERR_FILENO, erase);
+  shown_.clear();
+  (void)write_all(STDERR_FILENO, erase);
 }
 
 // Other events that come meanwhile are taken later, in their order.
@@ -216,8 +214,7 @@ void LaunchLoop::hide_progress() {
     auto event = host_.next_event();
     if (!event) {
       lost_ = std::move(event).error();
-      std::string_view erase = supervisor::StatusLine::kErase;
-      (void)write_all(STDERR_FILENO, erase);
+      erase_progress();
     } else if (!*event) {
       pollfd ready = {host_.event_fd(), POLLIN, 0};
       ::poll(&ready, 1, static_cast<int>(left.count()));
@@ -271,7 +268,7 @@ Result<void> LaunchLoop::handle(int signal_fd, bool has_signal, bool has_room) {
   if (has_signal) take_signals(signal_fd);
   if (has_room) options_.notices->write_some();
   if (auto taken = take_events(signal_fd); !taken) {
-    erase_progress();
+    if (!shown_.empty()) erase_progress();
     return taken;
   }
   look_at_workers();

@@ -1,10 +1,13 @@
-// TerminalText: what a terminal can show, by its environment.
+// TerminalText: what a terminal can show, by its size and its environment.
 //
-// Threads:  pure.
+// Threads:  any.
 // Source:   POSIX.1-2017, 8.2 (LC_ALL before LC_CTYPE before LANG); no-color.org.
 #pragma once
 
+#include <cstddef>
 #include <string>
+
+#include <sys/ioctl.h>
 
 #include <accel/env_contract.h>
 
@@ -12,6 +15,12 @@
 #include "runtime/text/letter_case.h"
 
 namespace accel::launcher {
+
+// 0: it is no terminal, or does not say.
+[[nodiscard]] inline std::size_t terminal_columns(int fd) {
+  winsize size{};
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
 // Whether the locale's letters are UTF-8.
 [[nodiscard]] inline bool has_utf8_locale(const EnvMap& environment) {

@@ -6,18 +6,19 @@ import sys
 
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 PAGES_PYTHON = SOURCE / ".deps/pages/bin/python"
+CAN_BROWSE = bool(PAGES_PYTHON.exists() and shutil.which("chromium") and shutil.which("chromedriver"))
 
 
 def run_in_pages_python():
     """The script goes on in the Python that has selenium; it is skipped (77) where that, or Chromium, is not installed."""
-    if not PAGES_PYTHON.exists() or not shutil.which("chromium") or not shutil.which("chromedriver"):
+    if not CAN_BROWSE:
         print("skipped: .deps/pages, chromium or chromedriver is not there (scripts/setup.sh --tests)")
         sys.exit(77)
     if pathlib.Path(sys.prefix) != PAGES_PYTHON.parents[1]:
         os.execv(PAGES_PYTHON, [PAGES_PYTHON, *sys.argv])
 
 
-def open_browser(profile):
+def open_browser(profile, width=1280, height=900):
     """A driver with a fresh profile in that folder; quit() ends the browser. It loads nothing by itself from anywhere."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -25,7 +26,7 @@ def open_browser(profile):
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
     for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-                 "--disable-component-update", "--no-first-run", "--window-size=1280,900", f"--user-data-dir={profile}"):
+                 "--disable-component-update", "--no-first-run", f"--window-size={width},{height}", f"--user-data-dir={profile}"):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))

@@ -47,6 +47,16 @@ def free_address():
     return f"127.0.0.1:{free_port()}"
 
 
+def eventually(condition, what, patience=PATIENCE):
+    """What the condition gives, once that is true."""
+    end = time.monotonic() + patience
+    while not (got := condition()):
+        if time.monotonic() > end:
+            raise AssertionError("never came: " + what)
+        time.sleep(0.05)
+    return got
+
+
 def is_alive(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "launcher/commands/plot/panels.h"
@@ -97,11 +96,11 @@ Result<void> write_picture(const std::string& path, std::string_view text) {
   return {};
 }
 
-std::size_t terminal_columns() {
+std::size_t picture_columns(const PlotArguments& arguments) {
   constexpr std::size_t kUsual = 80;
-  winsize size{};
-  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? size.ws_col : kUsual;
+  if (arguments.width > 0) return arguments.width;
+  const std::size_t known = terminal_columns(STDOUT_FILENO);
+  return known > 0 ? known : kUsual;
 }
 
 std::string picture_for_terminal(const Panels& panels,
@@ -111,7 +110,7 @@ std::string picture_for_terminal(const Panels& panels,
   const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
   return text_picture(panels,
                       names,
-                      {.columns = arguments.width > 0 ? arguments.width : terminal_columns(),
+                      {.columns = picture_columns(arguments),
                        .rows = arguments.height,
                        .is_ascii = arguments.is_ascii || !has_utf8_locale(environment),
                        .has_colour = is_terminal && wants_colour(environment)});

@@ -17,6 +17,7 @@
 #include "runtime/printable.h"
 #include "runtime/supervisor/dashboard/dashboard_page.h"
 #include "runtime/text/endpoint_text.h"
+#include "runtime/text/secret_text.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::supervisor {
@@ -36,15 +37,6 @@ std::vector<std::pair<std::string_view, std::string>> guarding_headers() {
           {"Referrer-Policy", "no-referrer"},
           {"Cross-Origin-Opener-Policy", "same-origin"},
           {"Cross-Origin-Resource-Policy", "same-origin"}};
-}
-
-// It takes as long for any token of this length.
-bool is_same_token(std::string_view given, std::string_view token) {
-  if (given.size() != token.size()) return false;
-  unsigned char different = 0;
-  for (std::size_t i = 0; i < token.size(); ++i)
-    different |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(token[i]);
-  return different == 0;
 }
 
 std::optional<int> hex_digit(char c) {
@@ -187,7 +179,7 @@ void DashboardServer::Core::serve_api(const HttpRequest& request,
                                       const std::shared_ptr<HttpReply>& reply) {
   constexpr std::string_view kScheme = "Bearer ";
   const bool has_scheme = request.authorization.starts_with(kScheme);
-  if (!has_scheme || !is_same_token(request.authorization.substr(kScheme.size()), token)) {
+  if (!has_scheme || !is_same_secret(request.authorization.substr(kScheme.size()), token)) {
     ++refusals.unauthenticated;
     HttpAnswer refusal = http_refusal(401);
     refusal.headers = {{"WWW-Authenticate", "Bearer"}};

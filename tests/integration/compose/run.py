@@ -18,9 +18,9 @@ import yaml
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "network"))
-from cluster import Network, eventually, require_namespaces  # noqa: E402
+from cluster import Network, require_namespaces  # noqa: E402
 from containers import Container, cannot_contain  # noqa: E402
-from programs import BIN, BUILD, PATIENCE, SOURCE  # noqa: E402
+from programs import BIN, BUILD, PATIENCE, SOURCE, eventually  # noqa: E402
 
 FOLDER = SOURCE / "examples/cluster/compose"
 # What the specification of Compose knows, as far as it is used.

@@ -21,29 +21,17 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from programs import BIN, BUILD, PATIENCE, SOURCE, launch  # noqa: E402
+from browser import CAN_BROWSE, open_browser, run_in_pages_python  # noqa: E402
+from programs import BIN, BUILD, PATIENCE, eventually, launch  # noqa: E402
 
-PAGES = SOURCE / ".deps/pages/bin/python"
+if CAN_BROWSE:
+    run_in_pages_python()
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
 WORKER = BUILD / "tests/fault_worker"
 ADDRESS = re.compile(r"http://\S+/#token=[0-9a-f]{32,}")
 HOSTILE = "<b id=evil>bold</b><script>document.title='owned'</script>"
-try:
-    from selenium import webdriver
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-except ImportError:
-    webdriver = None
-HAS_BROWSER = webdriver is not None and shutil.which("chromium") and shutil.which("chromedriver")
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        got = condition()
-        if got:
-            return got
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not come")
 
 
 class DashboardTest(unittest.TestCase):
@@ -90,13 +78,13 @@ class DashboardTest(unittest.TestCase):
 class Launcher(DashboardTest):
     def test_its_figures_are_those_of_the_metrics(self):
         self.start(2)
-        wait_until(lambda: all("seconds_per_step" in rank for rank in self.state()["jobs"][0]["ranks"]), "step times")
+        eventually(lambda: all("seconds_per_step" in rank for rank in self.state()["jobs"][0]["ranks"]), "step times")
         # The workers stand still, so both tell of one moment.
         ranks = self.state()["jobs"][0]["ranks"]
         for rank in ranks:
             os.kill(rank["pid"], signal.SIGSTOP)
         for rank in ranks:
-            wait_until(lambda pid=rank["pid"]: pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "the stop")
+            eventually(lambda pid=rank["pid"]: pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "the stop")
         job = self.state()["jobs"][0]
         metrics = self.metrics()
         for rank in job["ranks"]:
@@ -113,7 +101,7 @@ class Launcher(DashboardTest):
     @unittest.skipUnless(shutil.which("promtool"), "needs Debian's package prometheus")
     def test_promtool_finds_nothing_to_criticise(self):
         self.start(2)
-        wait_until(lambda: any(name.startswith("accel_worker_step_seconds") for name in self.metrics()), "step times")
+        eventually(lambda: any(name.startswith("accel_worker_step_seconds") for name in self.metrics()), "step times")
         done = subprocess.run(["promtool", "check", "metrics"], input=self.metrics_page(), capture_output=True, text=True, timeout=PATIENCE)
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
@@ -157,16 +145,10 @@ class Launcher(DashboardTest):
         self.assertFalse((self.folder / "ran").exists())
 
 
-@unittest.skipUnless(HAS_BROWSER, "needs chromium, chromedriver and selenium (.deps/pages)")
+@unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")
 class InBrowser(DashboardTest):
     def open(self, url, width=1280, height=1400):
-        options = webdriver.ChromeOptions()
-        options.binary_location = shutil.which("chromium")
-        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self.folder}/profile",
-                     f"--window-size={width},{height}"):
-            options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        self.browser = open_browser(self.folder / "profile", width, height)
         self.addCleanup(self.browser.quit)
         self.browser.get(url)
         return self.browser
@@ -270,8 +252,6 @@ def take_pictures(folder):
 
 
 if __name__ == "__main__":
-    if webdriver is None and PAGES.exists() and os.environ.get("ACCEL_PAGES") is None:
-        os.execve(PAGES, [str(PAGES), *sys.argv], {**os.environ, "ACCEL_PAGES": "1"})
     if sys.argv[1:2] == ["--pictures"]:
         take_pictures(pathlib.Path(sys.argv[2]))
         sys.exit(0)

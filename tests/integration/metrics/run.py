@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import unittest
 import urllib.parse
 import urllib.request
@@ -23,7 +22,7 @@ one_agent = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(one_agent)
 PATIENCE = one_agent.PATIENCE
 sys.path.append(str(HERE.parent))
-from programs import free_port  # noqa: E402
+from programs import eventually, free_port  # noqa: E402
 
 SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$")
 
@@ -51,13 +50,7 @@ class MetricsTest(one_agent.AgentTest):
         return samples
 
     def wait_for(self, condition, what):
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            got = condition()
-            if got:
-                return got
-            time.sleep(0.1)
-        self.fail(f"{what} did not come")
+        return eventually(condition, what, PATIENCE)
 
     def start_prometheus(self, config):
         """A Prometheus with that prometheus.yml, which may name files beside it."""

@@ -6,7 +6,6 @@ import sys
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import PATIENCE  # noqa: E402
 
 
 def skip(why):
@@ -84,11 +83,3 @@ class Network:
         for namespace, _ in self.hosts.values():
             ip("netns", "del", namespace, check=False)
         ip("netns", "del", self.switch, check=False)
-
-
-def eventually(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("never came: " + what)
-        time.sleep(0.05)

@@ -15,8 +15,8 @@ import time
 import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from cluster import Network, eventually, require_namespaces  # noqa: E402
-from programs import BUILD, ETCD, MEMORY, issue_certificate, launch, start_etcd, write_token  # noqa: E402
+from cluster import Network, require_namespaces  # noqa: E402
+from programs import BUILD, ETCD, MEMORY, eventually, issue_certificate, launch, start_etcd, write_token  # noqa: E402
 
 # Says who it is, then writes the uptime until the file "stop" is there.
 WORKER = """#!/bin/sh

@@ -6,7 +6,6 @@ import math
 import os
 import pathlib
 import pty
-import shutil
 import struct
 import subprocess
 import sys
@@ -16,26 +15,24 @@ import threading
 import unittest
 import xml.etree.ElementTree
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from browser import CAN_BROWSE, PAGES_PYTHON  # noqa: E402
 from programs import BIN, SOURCE  # noqa: E402
 
 PEER = SOURCE / ".deps/peer/bin/python"
-PAGES = SOURCE / ".deps/pages/bin/python"
 BRAILLE = {chr(0x2800 + dots) for dots in range(1, 256)}
 
 # What the page says of itself once Chromium has drawn it, light and dark.
 LOOK = """
 import json, sys
-from selenium import webdriver
-options = webdriver.ChromeOptions()
-for word in ("--headless=new", "--no-sandbox", "--user-data-dir=" + sys.argv[2]):
-    options.add_argument(word)
-options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+sys.path.append(sys.argv[3])
+from browser import open_browser, prefer_scheme
+driver = open_browser(sys.argv[2])
 try:
     seen = []
     for scheme in ("light", "dark"):
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        prefer_scheme(driver, scheme)
         driver.get("file://" + sys.argv[1])
         seen.append(driver.execute_script('''
             const fill = (what) => getComputedStyle(document.querySelector(what)).fill;
@@ -163,7 +160,7 @@ with SummaryWriter({str(events)!r}) as writer:
         self.assertIn(" 8 |*", told.stdout)
         self.assertIn(" 4 |", told.stdout)
 
-    @unittest.skipUnless(PAGES.exists() and shutil.which("chromium"), "no Chromium with selenium")
+    @unittest.skipUnless(CAN_BROWSE, "no Chromium with selenium")
     def test_chromium_draws_the_picture_light_and_dark(self):
         values = [math.nan if step == 30 else math.exp(-step / 20) + 0.1 * math.sin(step) for step in range(100)]
         runs = [self.write_run("first", values), self.write_run("second <&>", values[::-1])]
@@ -174,7 +171,7 @@ with SummaryWriter({str(events)!r}) as writer:
         picture = out.read_bytes()
         plot(*runs, "--smooth", "0.6", "--out", out)
         self.assertEqual(picture, out.read_bytes())
-        done = subprocess.run([PAGES, "-c", LOOK, out, self.folder / "profile"], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([PAGES_PYTHON, "-c", LOOK, out, self.folder / "profile", HERE.parent], capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr)
         looked = json.loads(done.stdout)
         light, dark = looked["seen"]

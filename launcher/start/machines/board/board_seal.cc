@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "launcher/start/machines/board/job_token.h"
+#include "runtime/text/secret_text.h"
 
 namespace accel::launcher {
 namespace {
@@ -11,14 +12,6 @@ namespace {
 constexpr std::string_view kSealPrefix = "accel-seal-2:";
 constexpr std::string_view kAnyPrefix = "accel-seal-";  // of another build too
 constexpr int kLooksBeforeDistrust = 3;
-
-// In constant time for texts of the same length.
-bool is_equal(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
 
 std::string session_of(const std::string& main_id, int generation) {
   return main_id + "/" + std::to_string(generation);
@@ -67,7 +60,7 @@ std::string BoardSeal::opened(const std::string& key, const std::string& value) 
       value.starts_with(kSealPrefix) && value.size() > kSealPrefix.size() + kProofBytes;
   if (!is_whole) return {};
   const std::string text = value.substr(kSealPrefix.size() + kProofBytes);
-  return is_equal(value, sealed(key, text)) ? text : std::string();
+  return is_same_secret(value, sealed(key, text)) ? text : std::string();
 }
 
 supervisor::StoreExchange BoardSeal::with_greeting(supervisor::StoreExchange wanted) const {

@@ -195,13 +195,12 @@ CheckpointInfo MemoryCheckpoints::save(RankExchange& ranks,
                             .rank = ranks.rank()};
     highest_ = serial;
     found_.reset();
-    std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+    agree_on(ranks, [&] {
       const auto slots = memory_.slots(ranks.rank(), image->bytes());
       SlotWriter writer(slot_to_write(slots.value(), agreed_), hooks_.on_copy);
       image->write(writer);
       writer.complete(stamp);
-      return "";
-    }));
+    });
     agreed_ = stamp;
     memory_.drop_older(ranks.local_rank() == 0 ? NodeMemory::Member::kFirst
                                                : NodeMemory::Member::kOther);
@@ -291,14 +290,13 @@ void MemoryCheckpoints::take(RankExchange& ranks, const std::vector<Wish>& wishe
     }
     return json{piece->number, piece->bytes}.dump();
   }));
-  std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+  agree_on(ranks, [&] {
     const json piece = json::parse(pieces.at(static_cast<std::size_t>(first)));
     if (!piece.is_null()) {
       memory_.map({piece.at(0).get<std::uint64_t>(), piece.at(1).get<std::uint64_t>()});
       memory_.populate(ranks.rank());
     }
-    return "";
-  }));
+  });
 }
 
 std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
@@ -327,10 +325,7 @@ std::optional<LoadReport> MemoryCheckpoints::load(RankExchange& ranks,
     return std::nullopt;
   }
   try {
-    std::ignore = or_throw(agree(ranks, [&]() -> std::string {
-      staged->apply_states();
-      return "";
-    }));
+    agree_on(ranks, [&] { staged->apply_states(); });
   } catch (Error& error) {
     error.while_doing("loading the in-memory checkpoint of step " +
                       std::to_string(found.choice.stamp->step));

@@ -1,5 +1,6 @@
 #include "libaccel/engine/checkpoint/ranks/rank_exchange.h"
 
+#include <tuple>
 #include <utility>
 
 #include <accel/operations.h>
@@ -61,6 +62,13 @@ Agreement agreement_of(std::vector<std::string> outcomes) {
 
 Agreement agree(RankExchange& ranks, const std::function<std::string()>& work) {
   return agreement_of(ranks.all_gather(outcome_text(to_result(work))));
+}
+
+void agree_on(RankExchange& ranks, const std::function<void()>& work) {
+  std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+    work();
+    return {};
+  }));
 }
 
 Agreement agree_for_rank_zero(RankExchange& ranks, const std::function<std::string()>& work) {

@@ -40,6 +40,9 @@ class RankExchange {
 [[nodiscard]] Result<std::vector<std::string>> agree(RankExchange& ranks,
                                                      const std::function<std::string()>& work);
 
+// The same for work that returns nothing. Throws the error.
+void agree_on(RankExchange& ranks, const std::function<void()>& work);
+
 // The same for results that rank 0 alone needs: on other ranks they may be missing.
 [[nodiscard]] Result<std::vector<std::string>> agree_for_rank_zero(
     RankExchange& ranks, const std::function<std::string()>& work);

@@ -12,7 +12,6 @@
 #include <optional>
 #include <stop_token>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include <accel/async_save.h>
@@ -163,12 +162,11 @@ AsyncSave BackgroundSaves::begin(FileSystem& file_system,
   std::stop_source stop;
   std::shared_ptr<AsyncSave::Task> task;
   try {
-    std::ignore = or_throw(agree(ranks, [&]() -> std::string {
+    agree_on(ranks, [&] {
       auto own_ranks = make_ranks("accel/checkpoint/" + std::to_string(number), stop.get_token());
       task = std::make_shared<AsyncSave::Task>(
           std::move(save), std::move(own_ranks), stop, std::move(when_complete));
-      return {};
-    }));
+    });
   } catch (...) {
     // A thread that runs would wait for those that do not: of ranks that failed, and of one that died in here.
     stop.request_stop();

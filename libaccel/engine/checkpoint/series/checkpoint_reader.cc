@@ -260,30 +260,24 @@ LoadReport read_checkpoint(RankExchange& ranks,
     std::optional<AccelerateSource> source;
     std::unique_ptr<StagedCheckpoint> staged;
     std::vector<torch::nn::Module*> models = objects.models;
-    const auto agree_on = [&ranks](auto work) {
-      std::ignore = or_throw(agree(ranks, [&]() -> std::string {
-        work();
-        return {};
-      }));
-    };
-    agree_on([&] {
+    agree_on(ranks, [&] {
       if (ranks.local_rank() == 0)
         finish_exchange_if_possible(real_file_system(), place_of(folder));
     });
-    agree_on([&] {
+    agree_on(ranks, [&] {
       source.emplace(folder, objects);
       staged = std::make_unique<StagedCheckpoint>(*source, objects, ranks.rank());
     });
-    agree_on([&] {
+    agree_on(ranks, [&] {
       for (const CheckpointHook& hook : objects.before_load) hook(folder);
       for (const LoadModelsHook& hook : objects.choose_models) hook(models, folder);
     });
     if (!objects.choose_models.empty())
-      agree_on([&] { staged->stage_models(*source, objects, models); });
+      agree_on(ranks, [&] { staged->stage_models(*source, objects, models); });
     source.reset();
-    agree_on([&] { staged->apply_states(); });
+    agree_on(ranks, [&] { staged->apply_states(); });
     // A file may change just now on one rank alone: all ranks get that error, and pass over the checkpoint together.
-    agree_on([&] { staged->apply_tensors(); });
+    agree_on(ranks, [&] { staged->apply_tensors(); });
     LoadReport report = {.checkpoint = staged->info(), .notices = staged->notices()};
     report.checkpoint.folder = folder;
     return report;

@@ -136,12 +136,7 @@ class PreparedSave::Impl {
   }
 
   void copy_tensors(RankExchange& ranks, CopySpace& space) {
-    or_clean_up([&] {
-      std::ignore = or_throw(agree(ranks, [&]() -> std::string {
-        content_.copy_tensors(space);
-        return {};
-      }));
-    });
+    or_clean_up([&] { agree_on(ranks, [&] { content_.copy_tensors(space); }); });
   }
 
   void finish(RankExchange& ranks) {

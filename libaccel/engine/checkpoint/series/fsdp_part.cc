@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "libaccel/engine/checkpoint/files/target_folder.h"
@@ -69,19 +68,13 @@ LoadReport load_fsdp_part(const std::filesystem::path& name,
   const std::filesystem::path folder = absolute_name(name);
   try {
     std::unique_ptr<StagedCheckpoint> staged;
-    const auto agree_on = [&](const auto& work) {
-      std::ignore = or_throw(agree(*ranks, [&]() -> std::string {
-        work();
-        return {};
-      }));
-    };
-    agree_on([&] {
+    agree_on(*ranks, [&] {
       PartSource source(folder, objects, part, number);
       staged = std::make_unique<StagedCheckpoint>(source, objects, ranks->rank());
     });
-    agree_on(
-        [&] { staged->apply_states(); });  // there are none; but nobody has written to the files
-    agree_on([&] { staged->apply_tensors(); });
+    // There are none; it says whether somebody has written to the files.
+    agree_on(*ranks, [&] { staged->apply_states(); });
+    agree_on(*ranks, [&] { staged->apply_tensors(); });
     LoadReport report = {.checkpoint = staged->info(), .notices = staged->notices()};
     report.checkpoint.folder = folder;
     return report;
