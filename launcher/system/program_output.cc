@@ -27,13 +27,6 @@ Error cannot_start(const std::string& program, int error) {
   return Error(ErrorCode::kExecFailed, "cannot start " + program + ": " + errno_text(error));
 }
 
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // Input from /dev/null, output to `out`.
 class Files {
  public:
@@ -76,6 +69,13 @@ std::optional<std::string> read_all(int fd, TimePoint deadline) {
 }
 
 }  // namespace
+
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
 
 int exit_code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? kSignalBase + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);

@@ -17,6 +17,9 @@ struct ProgramOutput {
   std::string out;    // its stdout; stderr goes where ours goes
 };
 
+// As execve() and posix_spawn() take them, with a null pointer at the end; they live as long as `words`.
+[[nodiscard]] std::vector<char*> pointers_to(std::vector<std::string>& words);
+
 // Of an end as waitpid() tells it: the exit code, or 128 + signal.
 [[nodiscard]] int exit_code_of(int wait_status);
 

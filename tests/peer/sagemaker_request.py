@@ -34,9 +34,21 @@ printf '%s\\n' "$*" >> "{folder}/calls"
 case "$1 $2" in
   "sts get-caller-identity") echo 123456789012 ;;
   "iam get-role") echo "arn:aws:iam::123456789012:role/path/$4" ;;
-  "s3 cp") cp "$3" "{folder}/sent.tar.gz" ;;
+  "s3 cp") [ "$3" = --recursive ] || cp "$3" "{folder}/sent.tar.gz" ;;
+  "ecr get-login-password") echo secret ;;
   "sagemaker create-training-job") cp "${{4#file://}}" "{folder}/request.json" ;;
   "sagemaker describe-training-job") printf '{status}\\ts3://bucket/model.tar.gz\\tNone\\n' ;;
+esac
+"""
+
+
+# Writes down what it is called with, and ends as a container would.
+DOCKER = """#!/bin/sh
+printf '%s\\n' "$*" >> "{folder}/docker"
+case "$1 $2" in
+  "image inspect") exit 1 ;;
+  "login --username") cat > "{folder}/password" ;;
+  "compose --file") echo "$AWS_DEFAULT_REGION" > "{folder}/region"; exit 7 ;;
 esac
 """
 
@@ -54,15 +66,18 @@ class SageMaker(unittest.TestCase):
         self.environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder),
                             "HF_HOME": str(self.folder)}
 
-    def install_aws(self, status="Completed"):
-        program = self.folder / "bin/aws"
-        program.parent.mkdir()
-        program.write_text(AWS.format(folder=self.folder, status=status))
+    def install(self, name, text):
+        program = self.folder / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
         program.chmod(0o755)
+
+    def install_aws(self, status="Completed"):
+        self.install("aws", AWS.format(folder=self.folder, status=status))
 
     def launch(self, *flags, arguments=ARGUMENTS):
         return subprocess.run([LAUNCHER, *flags, self.script, *arguments], env=self.environment, capture_output=True,
-                              text=True, timeout=60)
+                              text=True, timeout=60, cwd=self.folder)
 
     def request(self, *flags):
         done = self.launch(*flags, "--debug")
@@ -152,6 +167,45 @@ class SageMaker(unittest.TestCase):
         done = self.launch("--config_file", str(FIXTURE))
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("ended as Failed", done.stderr)
+
+    def local_file(self):
+        inputs = self.folder / "inputs.tsv"
+        inputs.write_text("channel\tlocation\ntrain\ts3://b/train\n")
+        path = self.folder / "local.yaml"
+        path.write_text(yaml.safe_dump({
+            "compute_environment": "AMAZON_SAGEMAKER", "distributed_type": "NO", "ec2_instance_type": "local",
+            "iam_role_name": "role", "num_machines": 1, "region": "eu-west-1", "sagemaker_inputs_file": str(inputs),
+            "image_uri": "123.dkr.ecr.eu-west-1.amazonaws.com/image:1"}))
+        return path
+
+    def test_the_local_mode_runs_the_container_here(self):
+        self.install_aws()
+        self.install("docker", DOCKER.format(folder=self.folder))
+        done = self.launch("--config_file", str(self.local_file()))
+        self.assertEqual(done.returncode, 7, done.stderr)
+        calls = (self.folder / "docker").read_text().splitlines()
+        self.assertEqual(calls[0], "compose version")
+        (job,) = (self.folder / "sagemaker-local").iterdir()
+        self.assertEqual(calls[-1], f"compose --file {job}/docker-compose.json up --abort-on-container-exit "
+                                    "--exit-code-from algo-1")
+        self.assertIn("login --username AWS --password-stdin 123.dkr.ecr.eu-west-1.amazonaws.com", calls)
+        self.assertEqual((self.folder / "password").read_text(), "secret\n")
+        self.assertEqual((self.folder / "region").read_text(), "eu-west-1\n")
+        self.assertIn(f"s3 cp --recursive s3://b/train {job}/data/train", (self.folder / "calls").read_text())
+        self.assertIn(f"model data at: file://{job}/model", done.stdout)
+        service = json.loads((job / "docker-compose.json").read_text())["services"]["algo-1"]
+        for volume in service["volumes"]:
+            self.assertTrue(pathlib.Path(volume["source"]).is_dir(), volume)
+        parameters = json.loads((job / "algo-1/config/hyperparameters.json").read_text())
+        theirs = json.loads(parameters["learning_rate"])
+        self.assertEqual(theirs, 5e-5)
+
+    def test_the_local_mode_without_docker_is_an_error_that_says_so(self):
+        self.environment["PATH"] = f"{self.folder}/bin"
+        done = self.launch("--config_file", str(self.local_file()))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("docker compose", done.stderr)
+        self.assertFalse((self.folder / "sagemaker-local").exists())
 
 
 if __name__ == "__main__":

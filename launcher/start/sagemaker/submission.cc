@@ -1,5 +1,6 @@
 #include "launcher/start/sagemaker/submission.h"
 
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -7,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "launcher/start/sagemaker/local_training.h"
 #include "launcher/system/program_output.h"
 #include "launcher/text/shell_word.h"
 #include "launcher/workers/script.h"
@@ -102,7 +104,86 @@ Result<void> write_text(const std::string& path, const std::string& text) {
   if (file) return {};
   return Error(ErrorCode::kFileIo,
                "cannot write " + path + ": " + errno_text(errno),
-               "name a folder with room for the script's folder with TMPDIR");
+               "make room; TMPDIR names the folder in which a script's folder is packed");
+}
+
+// Replaces this process, which has nothing more to do: the program's end is that of the launch. Returns only on an error.
+Error become(const Words& words, const EnvMap& environment) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  Words copies = words;
+  const std::string program = find_on_path(words.front(), environment);
+  ::signal(SIGXFSZ, SIG_DFL);
+  std::fflush(nullptr);
+  ::execve(program.c_str(), pointers_to(copies).data(), pointers_to(variables).data());
+  return Error(ErrorCode::kExecFailed, "cannot start " + program + ": " + errno_text(errno));
+}
+
+// Version 2 is a part of docker, version 1 a program of its own.
+Result<Words> compose_words(const EnvMap& environment) {
+  for (const Words& words : {Words{"docker", "compose"}, Words{"docker-compose"}}) {
+    Words asked = words;
+    asked.emplace_back("version");
+    if (find_on_path(words.front(), environment).empty()) continue;
+    if (const auto said = run_program(asked, environment); said && said->exit_code == 0)
+      return words;
+  }
+  return Error(
+      ErrorCode::kExecFailed,
+      "there is no `docker compose` and no `docker-compose`, which SageMaker's local mode "
+      "starts containers with",
+      "install Docker with its compose plugin, or try the script with a configuration file of "
+      "LOCAL_MACHINE");
+}
+
+// An image of ECR that is not here yet needs a login.
+Result<void> log_in(const Aws& aws, const LocalTraining& training, const std::string& region) {
+  if (training.registry.empty()) return {};
+  const auto present =
+      run_program({"docker", "image", "inspect", training.image}, aws.environment());
+  if (present && present->exit_code == 0) return {};
+  constexpr const char* kLogIn =
+      R"(aws ecr get-login-password --region "$1" | docker login --username AWS --password-stdin "$2")";
+  auto done = aws.run({"sh", "-c", kLogIn, "sh", region, training.registry});
+  return done ? Result<void>{} : Result<void>(std::move(done).error());
+}
+
+Result<void> make_files(const LocalTraining& training) {
+  for (const std::string& folder : training.folders) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) return Error(ErrorCode::kFileIo, "cannot make " + folder + ": " + error.message());
+  }
+  for (const auto& [path, text] : training.files)
+    if (auto written = write_text(path, text); !written) return written;
+  return {};
+}
+
+// Starts the containers. Returns only on an error.
+Error train_here(const Submission& submission, const TrainingRequest& request) {
+  const Aws aws(submission.environment);
+  auto training = make_local_training(request,
+                                      fs::absolute("sagemaker-local/" + request.job_name),
+                                      fs::absolute(request.source_folder).lexically_normal(),
+                                      aws.environment());
+  if (!training) return std::move(training).error();
+  auto words = compose_words(aws.environment());
+  if (!words) return std::move(words).error();
+  if (auto made = make_files(*training); !made) return std::move(made).error();
+  for (const auto& [location, folder] : training->fetched) {
+    auto fetched = aws.run({"aws", "s3", "cp", "--recursive", location, folder});
+    if (!fetched) return std::move(fetched).error();
+  }
+  if (auto done = log_in(aws, *training, submission.job.config.region); !done)
+    return std::move(done).error();
+  std::printf("training job %s runs here; You can find your model data at: file://%s/model\n",
+              request.job_name.c_str(),
+              training->folder.c_str());
+  for (const char* word : {"--file", training->compose_file.c_str(), "up"})
+    words->emplace_back(word);
+  words->insert(words->end(),
+                {"--abort-on-container-exit", "--exit-code-from", training->first_host});
+  return become(*words, aws.environment());
 }
 
 // Sends the script's folder and the request.
@@ -184,6 +265,10 @@ Result<int> submit(const Submission& submission) {
     if (!request) return request.error();
     std::printf("%s\n", request->json.dump(2).c_str());
     return 0;
+  }
+  if (is_local(submission.job.config)) {
+    const auto request = make_training_request(submission.job, {});
+    return request ? train_here(submission, *request) : request.error();
   }
   const Aws aws(submission.environment);
   const auto account = ask_account(aws, submission.job.config);

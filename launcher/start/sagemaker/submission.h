@@ -7,6 +7,8 @@
 //   tar, aws s3 cp                     the script's folder
 //   aws sagemaker create-training-job, wait, describe-training-job
 //
+// A job of ec2_instance_type local or local_gpu is not sent: docker compose up runs its containers (local_training.h).
+//
 // Threads:  the calling one; submit() waits until the job has ended.
 #pragma once
 
@@ -26,8 +28,9 @@ struct Submission {
   std::vector<std::string> notices;
 };
 
-// Prints what it does, and returns the exit status: 0 when the job has completed.
-// Errors  kExecFailed: `aws` or `tar` cannot be started or say no; kFileIo.
+// Prints what it does, and returns the exit status: 0 when the job has completed. A local job replaces this process by
+// docker compose, whose exit status is that of its first container.
+// Errors  kExecFailed: `aws`, `tar` or `docker` cannot be started or say no; kFileIo; those of make_local_training().
 [[nodiscard]] Result<int> submit(const Submission& submission);
 
 }  // namespace accel::launcher

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "launcher/flags/exclusive_flags.h"
+#include "launcher/start/sagemaker/local_training.h"
 #include "launcher/text/faults.h"
 #include "runtime/text/text_file.h"
 
@@ -32,6 +33,7 @@ Result<void> add_credentials(EnvMap& environment,
                            "AWS_CONTAINER_CREDENTIALS_FULL_URI"}) {
     if (environment.contains(name)) return {};
   }
+  if (is_local(config)) return {};  // an image and data that are here need none
   return usage_error(
       "You need to provide an aws_access_key_id and aws_secret_access_key when not using "
       "aws_profile",

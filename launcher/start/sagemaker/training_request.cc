@@ -171,17 +171,6 @@ Error not_python(const std::string& name) {
                "give a .py file");
 }
 
-// The SDK's local mode starts the training container on this machine.
-Error no_local_mode(const std::string& instance_type) {
-  return Error(ErrorCode::kUnsupported,
-               "ec2_instance_type is " + instance_type +
-                   ", SageMaker's local mode, in which the SageMaker SDK starts Docker on this "
-                   "machine; the aws that "
-                   "accel-launch calls has none",
-               "try the script with a configuration file of LOCAL_MACHINE, or submit this file "
-               "with accelerate launch");
-}
-
 // JSON holds text alone.
 bool is_utf8(const std::string& bytes) {
   try {
@@ -214,8 +203,6 @@ Result<void> check_texts(const TrainingJob& job) {
 Result<TrainingRequest> make_training_request(const TrainingJob& job, const AwsAccount& account) {
   if (auto checked = check_texts(job); !checked) return std::move(checked).error();
   const SageMakerConfig& config = job.config;
-  if (config.instance_type == "local" || config.instance_type == "local_gpu")
-    return no_local_mode(config.instance_type);
   const std::filesystem::path script = job.script;
   const std::string program = script.filename().string();
   if (!program.ends_with(".py")) return not_python(program);

@@ -27,11 +27,17 @@
 #include "runtime/page_size.h"
 
 namespace accel::pager {
+namespace {
+
+// Why what is mapped may only be read.
+enum class ReadOnly : std::uint8_t { kNo, kShared, kFile };
+
+}  // namespace
 
 struct GuardRange::Entry {
   std::atomic<std::uintptr_t> begin{0};  // 0: not in use
   std::size_t bytes = 0;
-  std::atomic<bool> is_readable{false};  // mapped, to be read alone
+  std::atomic<ReadOnly> read_only{ReadOnly::kNo};
   std::vector<GuardLabel> labels;
   Entry* next = nullptr;  // in the list of all
 };
@@ -84,8 +90,16 @@ class Line {
   std::size_t used_ = 0;
 };
 
-void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcept {
+// What to do about it, by ReadOnly.
+constexpr std::string_view kRemedies[] = {
+    "use the parameter through an operator, or hold it with accel::with_params(model, {its name}) "
+    "around code that takes its data_ptr()",
+    "change it before prepare(), by the prepared optimizer's step, or by load_state()",
+    "leave disk out of the device map of a model that is to be changed"};
+
+void tell(const GuardLabel* label, std::size_t offset, ReadOnly read_only) noexcept {
   Line line;
+  const bool is_readable = read_only != ReadOnly::kNo;
   line.add(is_readable ? "accel: error [pager.read_only]: " : "accel: error [pager.evicted]: ");
   if (label != nullptr) {
     line.add("parameter '");
@@ -94,7 +108,9 @@ void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcep
     line.add_number(offset - label->offset);
     line.add(" of ");
     line.add_number(label->bytes);
-    line.add(is_readable ? ", which the ranks of this node share\n" : " while it was evicted\n");
+    line.add(read_only == ReadOnly::kShared ? ", which the ranks of this node share\n"
+             : read_only == ReadOnly::kFile ? ", which lies in a file\n"
+                                            : " while it was evicted\n");
   } else {
     line.add("memory behind a paged parameter was touched\n");
   }
@@ -103,11 +119,9 @@ void tell(const GuardLabel* label, std::size_t offset, bool is_readable) noexcep
     line.add(operation);
     line.add("\n");
   }
-  line.add(is_readable ? "  try       change it before prepare(), by the prepared optimizer's "
-                         "step, or by load_state()\n"
-                       : "  try       use the parameter through an operator, or hold it with "
-                         "accel::with_params(model, {its name}) around code that takes"
-                         " its data_ptr()\n");
+  line.add("  try       ");
+  line.add(kRemedies[static_cast<std::size_t>(read_only)]);
+  line.add("\n");
   line.add("  more      docs/guides/sharding.md\n");
   line.print();
 }
@@ -132,7 +146,7 @@ struct GuardFault {
       for (const GuardLabel& label : entry->labels)
         if (address - begin >= label.offset && address - begin < label.offset + label.bytes)
           found = &label;
-      tell(found, address - begin, entry->is_readable.load(std::memory_order_relaxed));
+      tell(found, address - begin, entry->read_only.load(std::memory_order_relaxed));
       break;
     }
     return false;
@@ -212,18 +226,22 @@ void GuardRange::map(
                 "cannot map " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
                     " of a unit of " + std::to_string(reserved_) + " bytes: pages have " +
                     std::to_string(page_bytes()) + " bytes");
-  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
+  const int filling = access == Access::kWeightFile ? 0 : MAP_POPULATE;
   void* mapped = ::mmap(
-      begin_ + offset, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, file_offset);
+      begin_ + offset, bytes, protection, MAP_SHARED | MAP_FIXED | filling, file, file_offset);
   if (mapped == MAP_FAILED)
     throw Error(ErrorCode::kOutOfMemory,
                 "cannot map " + std::to_string(bytes) +
                     " bytes of a shard of parameters: " + errno_text(errno));
-  entry_->is_readable.store(access == Access::kRead, std::memory_order_relaxed);
+  entry_->read_only.store(access == Access::kRead         ? ReadOnly::kShared
+                          : access == Access::kWeightFile ? ReadOnly::kFile
+                                                          : ReadOnly::kNo,
+                          std::memory_order_relaxed);
 }
 
 void GuardRange::decommit() {
-  entry_->is_readable.store(false, std::memory_order_relaxed);
+  entry_->read_only.store(ReadOnly::kNo, std::memory_order_relaxed);
   // One call for what was committed and what was mapped: other pages, without access, take the place of all.
   (void)::mmap(
       begin_, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -44,7 +44,8 @@ class GuardRange {
 
   // Puts [file_offset, + bytes) of a memfd or file at `offset` of the range, shared with all who map it. All three are
   // multiples of the page size. Throws kOutOfMemory with the errno, kInvalidArgument.
-  enum class Access { kRead, kReadWrite };
+  // kWeightFile: to be read alone, and page by page as it is used; the fault of a write says that the weight lies in a file.
+  enum class Access { kRead, kReadWrite, kWeightFile };
   void map(int file, off_t file_offset, std::size_t offset, std::size_t bytes, Access access);
 
   // Gives the memory back: reading is a fault again. Never fails on a range that was committed or mapped.

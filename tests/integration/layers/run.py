@@ -94,7 +94,7 @@ LEVELS = {
                  "engine/checkpoint/series",
                  "engine/checkpoint/memory",
                  "engine/sharding",
-                 "api/console api/data api/operations api/selftest",
+                 "api/console api/data api/operations api/selftest placement",
                  "api/accelerator",
                  "api/profiling",
                  "c_interface"],

@@ -1,6 +1,5 @@
 // The memory for in-memory checkpoints as the supervisor holds it: named memory of the worker channel, kept for the job.
 
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "libaccel/engine/checkpoint/memory/node_memory.h"
 #include "libaccel/engine/process/supervisor_link.h"
+#include "runtime/available_memory.h"
 #include "runtime/byte_size.h"
 #include "runtime/system.h"
 
@@ -42,12 +42,8 @@ class SupervisorMemory final : public MemoryKeeper {
   void drop(const std::string& name) override { std::ignore = channel_.drop_shared(name); }
 
   std::uint64_t free_bytes() const override {
-    std::ifstream file("/proc/meminfo");
-    for (std::string line; std::getline(file, line);) {
-      if (!line.starts_with("MemAvailable:")) continue;
-      return std::stoull(line.substr(line.find(':') + 1)) << 10;
-    }
-    return ~std::uint64_t{0};  // not known: the supervisor's quota is what holds
+    // Not known: the supervisor's quota is what holds.
+    return machine_memory_available().value_or(~std::uint64_t{0});
   }
   std::vector<CgroupRoom> rooms() const override { return cgroup_rooms(real_system()); }
 

@@ -6,6 +6,8 @@
 // (Several renames are not one step: a power cut between them can leave shards of both saves. For
 // what must survive that there is save_checkpoint().)
 
+#include "libaccel/engine/checkpoint/series/model_files.h"
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -105,26 +107,6 @@ std::vector<fs::path> shards_of_index(const fs::path& index) {
   return paths;
 }
 
-// The files behind what the user named. In a folder they are looked for as Accelerate does.
-std::vector<fs::path> weight_files(const fs::path& path) {
-  if (path.extension() == ".json") return shards_of_index(path);
-  if (!fs::is_directory(path)) return {path};
-  for (const WeightsFormat format : {WeightsFormat::kTorch, WeightsFormat::kSafetensors}) {
-    const fs::path whole = path / launcher::weights_name(format);
-    if (fs::exists(whole)) return {whole};
-  }
-  std::vector<fs::path> indexes;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (entry.path().string().ends_with(kIndexSuffix)) indexes.push_back(entry.path());
-  }
-  if (indexes.size() == 1) return shards_of_index(indexes.front());
-  throw Error(ErrorCode::kFileIo,
-              path.string() + " holds neither pytorch_model.bin nor model.safetensors, and " +
-                  (indexes.empty() ? "no index (*" : "more than one index (*") +
-                  std::string(kIndexSuffix) + ")",
-              "name the file or the index itself");
-}
-
 safetensors::TensorMap weights_in(const fs::path& file, checkpoint::PythonFile::Values values) {
   if (checkpoint::is_python_file(file)) return checkpoint::PythonFile(file).tensors(values);
   return values == checkpoint::PythonFile::Values::kNone ? checkpoint::read_shapes(file)
@@ -133,13 +115,9 @@ safetensors::TensorMap weights_in(const fs::path& file, checkpoint::PythonFile::
 
 safetensors::TensorMap read_weights(const fs::path& path, checkpoint::PythonFile::Values values) {
   safetensors::TensorMap tensors;
-  for (const fs::path& file : weight_files(path)) {
+  for (const fs::path& file : checkpoint::weight_files(path)) {
     for (auto& [name, tensor] : weights_in(file, values)) {
-      if (!tensors.emplace(name, tensor).second) {
-        throw Error(ErrorCode::kSafetensorsMismatch,
-                    path.string() + " holds the tensor \"" + name + "\" in two of its files",
-                    "remove the shards of an older save");
-      }
+      checkpoint::check_new_name(tensors.emplace(name, tensor).second, path, name);
     }
   }
   return tensors;
@@ -164,24 +142,6 @@ void refuse_unserved(const LoadModelOptions& options) {
                 "load_checkpoint_in_model() reads whole tensors: full_state_dict = false has none",
                 "load parts with load_state()");
   }
-}
-
-// std::nullopt: the model keeps its own.
-std::optional<at::ScalarType> wanted_dtype(std::string name) {
-  if (name.empty()) return std::nullopt;
-  constexpr std::string_view kModule = "torch.";
-  if (name.starts_with(kModule)) name.erase(0, kModule.size());
-  const std::map<std::string_view, at::ScalarType> dtypes = {{"float16", at::kHalf},
-                                                             {"half", at::kHalf},
-                                                             {"bfloat16", at::kBFloat16},
-                                                             {"float32", at::kFloat},
-                                                             {"float", at::kFloat},
-                                                             {"float64", at::kDouble},
-                                                             {"double", at::kDouble}};
-  const auto found = dtypes.find(name);
-  if (found != dtypes.end()) return found->second;
-  throw Error(ErrorCode::kInvalidArgument,
-              "dtype is \"" + name + "\", expected float16, bfloat16, float32 or float64");
 }
 
 bool names_module(const std::string& tensor, const std::string& module) {
@@ -253,6 +213,54 @@ c10::IValue object_of(const std::vector<std::string>& names,
 
 }  // namespace
 
+namespace checkpoint {
+
+// In a folder they are looked for as Accelerate does.
+std::vector<fs::path> weight_files(const fs::path& path) {
+  if (path.extension() == ".json") return shards_of_index(path);
+  if (!fs::is_directory(path)) return {path};
+  for (const WeightsFormat format : {WeightsFormat::kTorch, WeightsFormat::kSafetensors}) {
+    const fs::path whole = path / launcher::weights_name(format);
+    if (fs::exists(whole)) return {whole};
+  }
+  std::vector<fs::path> indexes;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (entry.path().string().ends_with(kIndexSuffix)) indexes.push_back(entry.path());
+  }
+  if (indexes.size() == 1) return shards_of_index(indexes.front());
+  throw Error(ErrorCode::kFileIo,
+              path.string() + " holds neither pytorch_model.bin nor model.safetensors, and " +
+                  (indexes.empty() ? "no index (*" : "more than one index (*") +
+                  std::string(kIndexSuffix) + ")",
+              "name the file or the index itself");
+}
+
+std::optional<at::ScalarType> wanted_dtype(std::string name) {
+  if (name.empty()) return std::nullopt;
+  constexpr std::string_view kModule = "torch.";
+  if (name.starts_with(kModule)) name.erase(0, kModule.size());
+  const std::map<std::string_view, at::ScalarType> dtypes = {{"float16", at::kHalf},
+                                                             {"half", at::kHalf},
+                                                             {"bfloat16", at::kBFloat16},
+                                                             {"float32", at::kFloat},
+                                                             {"float", at::kFloat},
+                                                             {"float64", at::kDouble},
+                                                             {"double", at::kDouble}};
+  const auto found = dtypes.find(name);
+  if (found != dtypes.end()) return found->second;
+  throw Error(ErrorCode::kInvalidArgument,
+              "dtype is \"" + name + "\", expected float16, bfloat16, float32 or float64");
+}
+
+void check_new_name(bool is_new, const fs::path& path, const std::string& name) {
+  if (is_new) return;
+  throw Error(ErrorCode::kSafetensorsMismatch,
+              path.string() + " holds the tensor \"" + name + "\" in two of its files",
+              "remove the shards of an older save");
+}
+
+}  // namespace checkpoint
+
 void save_model(const torch::nn::Module& module,
                 const fs::path& folder,
                 const SaveModelOptions& options) {
@@ -306,7 +314,7 @@ LoadModelReport load_checkpoint_in_model(torch::nn::Module& module,
                                          const fs::path& path,
                                          const LoadModelOptions& options) {
   refuse_unserved(options);
-  const auto dtype = wanted_dtype(options.dtype);
+  const auto dtype = checkpoint::wanted_dtype(options.dtype);
   const auto group = options.broadcast_from_rank0 ? PartialState::process_group() : nullptr;
   // Prepare() will give the values; what the file says is compared all the same.
   const bool is_for_main = sharding::is_empty(module) && sharding::loads_on_main_only() &&

@@ -39,11 +39,11 @@ std::string upper(std::string_view text) {
 
 }  // namespace
 
-Result<std::uint64_t> parse_shard_size(std::string_view text) {
+Result<std::uint64_t> parse_size(std::string_view text, const std::string& option) {
   const Error error(
       ErrorCode::kInvalidArgument,
       "\"" + std::string(text) + "\" is not a size",
-      "give max_shard_size as a number and TB, GB, MB, KB, TiB, GiB, MiB or KiB: \"5GB\"");
+      "give " + option + " as a number and TB, GB, MB, KB, TiB, GiB, MiB or KiB: \"5GB\"");
   const std::string capitals = upper(text);
   double unit = 1;
   std::string_view digits = capitals;
@@ -58,11 +58,21 @@ Result<std::uint64_t> parse_shard_size(std::string_view text) {
       digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed);
   const double bytes = value * unit;
   // 2^63: far above any disk, and still exact as a conversion target.
-  if (fault != std::errc() || rest != digits.data() + digits.size() || !(bytes >= 1) ||
+  if (fault != std::errc() || rest != digits.data() + digits.size() || !(bytes >= 0) ||
       bytes > 9.2e18) {
     return error;
   }
   return static_cast<std::uint64_t>(bytes);
+}
+
+Result<std::uint64_t> parse_shard_size(std::string_view text) {
+  auto bytes = parse_size(text, "max_shard_size");
+  if (bytes && *bytes == 0) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "\"" + std::string(text) + "\" is not a size of shards",
+                 "give max_shard_size at least one byte");
+  }
+  return bytes;
 }
 
 std::vector<std::vector<std::string>> split_into_shards(const std::vector<SizedName>& tensors,

@@ -16,7 +16,9 @@ namespace accel::checkpoint {
 
 // Bytes of a size such as "10GB" (10^9), "1.5GiB" (2^30), "500MB", "100KB" or "100" (bytes). A
 // lower-case b counts bits, as HF Accelerate has it: "8Gb" is 10^9 bytes. Errors  kInvalidArgument:
-// names the text and the forms that are understood.
+// names the text and the forms that are understood, `option` as what to give.
+[[nodiscard]] Result<std::uint64_t> parse_size(std::string_view text, const std::string& option);
+// The same of save_model()'s option, which is not 0.
 [[nodiscard]] Result<std::uint64_t> parse_shard_size(std::string_view text);
 
 struct SizedName {

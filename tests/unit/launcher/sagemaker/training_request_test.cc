@@ -141,8 +141,6 @@ TEST(TrainingRequest, WhatCannotBeSentIsRefused) {
               HasSubstr("PyTorch 2.1"));
   EXPECT_THAT(refused([](TrainingJob& job) { job.config.region = "cn-north-1"; }),
               HasSubstr("cn-north-1"));
-  EXPECT_THAT(refused([](TrainingJob& job) { job.config.instance_type = "local"; }),
-              HasSubstr("local mode"));
 }
 
 TEST(TrainingRequest, BytesThatAreNoTextAreNamed) {

@@ -1,0 +1,148 @@
+// Offload: models of which some or all weights stay on disk while they compute.
+//
+//   std::shared_ptr<Net> net;
+//   {
+//     const auto empty = accel::init_empty_weights();
+//     net = std::make_shared<Net>(options);
+//   }
+//   accel::load_checkpoint_and_dispatch(*net, "weights", {.device_map = "auto", .max_memory = {{{"cpu", "2GiB"}}}});
+//   net->forward(input);  // any torch::nn code, unmodified
+//
+// A weight on disk is a tensor on the mapping of its file: operators read it there, the kernel brings its pages in as they are
+// used, and takes them again when memory is short. So it takes no memory of the program's own, and nothing of the module is
+// wrapped. It can only be read: it requires no gradient afterwards, and a write to it ends the program (SIGSEGV) with a message that
+// names it. The files have to stay as they are while the model lives; reading what was cut off ends the program (SIGBUS).
+//
+// A folder of offloaded weights is that of HF Accelerate, which reads ours as this reads its own: `NAME.dat` with the values in
+// row-major order, and index.json with dtype and shape by name.
+//
+// Threads:  functions without state; the thread that owns the model.
+// Source:   accelerate 1.15.0, big_modeling.py and utils/offload.py (tests/peer/offloaded_models.py).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <accel/checkpoint.h>
+#include <accel/device_map.h>
+#include <accel/export.h>
+
+namespace accel {
+
+// Where a weight lies on disk: in NAME.dat, or in a safetensors file.
+struct OffloadedWeight {
+  std::string dtype;  // "float32", "bfloat16", as numpy and PyTorch call it
+  std::vector<std::int64_t> shape;
+  std::filesystem::path safetensors_file = {};  // empty: NAME.dat
+  std::string weight_name = {};                 // there; empty: the same
+};
+using OffloadIndex = std::map<std::string, OffloadedWeight>;
+
+// Writes NAME.dat, and its entry into `index` when there is one. Errors  throws kUnsupported: a dtype that numpy lacks and
+// Accelerate does not write either, no values; kInvalidArgument: a name that is no file's; kDiskFull, kFileIo: no part of it stays.
+ACCEL_EXPORT void offload_weight(const at::Tensor& weight,
+                                 const std::string& weight_name,
+                                 const std::filesystem::path& offload_folder,
+                                 OffloadIndex* index = nullptr);
+
+// Adds the entries to index.json of the folder. Nothing is written for an empty index. Errors  throws kDiskFull, kFileIo,
+// kConfigInvalidValue: an index that is there and cannot be read.
+ACCEL_EXPORT void save_offload_index(const OffloadIndex& index,
+                                     const std::filesystem::path& offload_folder);
+
+// Both for all tensors; makes the folder.
+ACCEL_EXPORT void offload_state_dict(const std::filesystem::path& save_dir,
+                                     const std::map<std::string, at::Tensor>& state_dict);
+
+// A copy in memory. Errors  throws kFileIo; kCheckpointIncomplete: the file is too short for the shape; kUnsupported: another dtype.
+[[nodiscard]] ACCEL_EXPORT at::Tensor load_offloaded_weight(
+    const std::filesystem::path& weight_file, const OffloadedWeight& weight_info);
+
+// Copies the weights of a folder into the model. Errors  as load_offloaded_weight(); kSafetensorsMismatch: names or shapes that the
+// model does not have.
+ACCEL_EXPORT void load_offloaded_weights(torch::nn::Module& model,
+                                         const OffloadIndex& index,
+                                         const std::filesystem::path& offload_folder);
+
+// Errors  throws kFileIo: there is none; kConfigInvalidValue naming what is wrong with it.
+[[nodiscard]] ACCEL_EXPORT OffloadIndex
+read_offload_index(const std::filesystem::path& offload_folder);
+
+// Weights by name, of which some are in memory and the others on disk.
+class ACCEL_EXPORT OffloadedWeightsLoader {
+ public:
+  // Those of state_dict go before those of the index; without an index it is that of the folder. Errors  throws kInvalidArgument:
+  // neither tensors, nor a folder, nor an index; as read_offload_index().
+  explicit OffloadedWeightsLoader(std::map<std::string, at::Tensor> state_dict,
+                                  std::filesystem::path save_folder = {},
+                                  std::optional<OffloadIndex> index = {});
+  // All names, those in memory first.
+  [[nodiscard]] std::vector<std::string> keys() const;
+  // One on disk is on the mapping of its file, to be read alone. Errors  throws kInvalidArgument: no such weight; as
+  // load_offloaded_weight().
+  [[nodiscard]] at::Tensor at(const std::string& name) const;
+
+ private:
+  std::map<std::string, at::Tensor> state_dict_;
+  std::filesystem::path save_folder_;
+  OffloadIndex index_;
+};
+
+// Whether a weight of the module, or of a module within it, lies on disk.
+[[nodiscard]] ACCEL_EXPORT bool has_offloaded_params(const torch::nn::Module& module);
+
+struct DispatchOptions {
+  // Where weights of "disk" are written, unless it has an index.json already, which is then read. Required for "disk".
+  std::filesystem::path offload_dir;
+  // Buffers of modules on disk go there too.
+  bool offload_buffers = false;
+};
+
+// Puts each module where the map says. What a build without GPUs has are "cpu" and "disk". Errors  throws kInvalidArgument: a
+// parameter without a place, "disk" without offload_dir; kUnsupported: a GPU; as offload_weight() and load_offloaded_weight().
+// The model is unchanged when it throws.
+ACCEL_EXPORT void dispatch_model(torch::nn::Module& model,
+                                 const DeviceMap& device_map,
+                                 const DispatchOptions& options = {});
+
+// dispatch_model() with all of the model on disk.
+ACCEL_EXPORT void disk_offload(torch::nn::Module& model,
+                               const std::filesystem::path& offload_dir,
+                               bool offload_buffers = false);
+
+// A map, or "auto", "balanced", "balanced_low_0", "sequential", which infer_auto_device_map() makes one of.
+using DeviceMapChoice = std::variant<DeviceMap, std::string>;
+
+struct LoadAndDispatchOptions {
+  // Without it: load_checkpoint_in_model() alone.
+  std::optional<DeviceMapChoice> device_map;
+  std::optional<MaxMemory> max_memory;
+  std::vector<std::string> no_split_module_classes;
+  // For weights on disk that are not in a safetensors file in the model's own dtype, at a multiple of 64 bytes: those are read where
+  // they lie. Without a folder the multiple does not matter, and products may differ in their last bits from those of a model in
+  // memory, because BLAS sums in another order for other addresses.
+  std::filesystem::path offload_folder;
+  bool offload_buffers = false;
+  // As LoadModelOptions::dtype, and what sizes are computed with.
+  std::string dtype;
+  bool strict = false;
+};
+
+// Fills `model`, which may be one of init_empty_weights(), from the files that load_checkpoint_in_model() takes, and puts each
+// module where the map says. Memory: what lies on "cpu", and one file's weights at a time where they are not safetensors.
+// Errors  as load_checkpoint_in_model(), infer_auto_device_map() and dispatch_model(); kInvalidArgument: another word for a map,
+// weights that need offload_folder.
+ACCEL_EXPORT LoadModelReport
+load_checkpoint_and_dispatch(torch::nn::Module& model,
+                             const std::filesystem::path& checkpoint,
+                             const LoadAndDispatchOptions& options = {});
+
+}  // namespace accel

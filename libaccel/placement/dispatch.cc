@@ -1,0 +1,308 @@
+// Putting the weights of a model where its device map says.
+//
+// What a build without GPUs has are the host's memory and the disk. A weight on disk keeps its tensor and gets the mapping of a file
+// as its memory, so tied weights stay tied and modules see nothing of it. Everything that can fail is done before the first
+// weight of the model changes.
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/alignment.h>
+#include <torch/nn/module.h>
+
+#include <accel/error.h>
+#include <accel/offload.h>
+#include <accel/result.h>
+#include <accel/safetensors_reader.h>
+
+#include "libaccel/engine/checkpoint/files/python_file.h"
+#include "libaccel/engine/checkpoint/files/tensor_file.h"
+#include "libaccel/engine/checkpoint/series/model_files.h"
+#include "libaccel/engine/checkpoint/states/module_state.h"
+#include "libaccel/engine/construction/tensor_memory.h"
+#include "libaccel/placement/weight_file.h"
+#include "libaccel/tensors/memory_key.h"
+#include "runtime/checkpoint/file_system.h"
+
+namespace accel {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::NamedTensor;
+
+const Placement kDisk = "disk";
+const Placement kCpu = "cpu";
+
+// Of the innermost module that the map names.
+const Placement* place_in_map(const DeviceMap& map, std::string name) {
+  for (;;) {
+    if (const auto found = map.find(name); found != map.end()) return &found->second;
+    if (name.empty()) return nullptr;
+    const auto dot = name.rfind('.');
+    name.resize(dot == std::string::npos ? 0 : dot);
+  }
+}
+
+void check_places(const DeviceMap& map) {
+  for (const auto& [name, place] : map) {
+    if (place == kDisk || place == kCpu) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the device map puts '" + name + "' on " + to_string(place) +
+                    ", and this build of libaccel has no GPUs",
+                "name cpu and disk alone, as infer_auto_device_map() does with max_memory of cpu");
+  }
+}
+
+bool is_parameter(const torch::nn::Module& model, const at::Tensor& tensor) {
+  return std::ranges::any_of(model.parameters(),
+                             [&](const at::Tensor& one) { return one.is_same(tensor); });
+}
+
+// The tensors of a model that go to disk, each once, under all of its names.
+struct DiskWeight {
+  std::vector<std::string> names;
+  at::Tensor tensor;
+};
+
+at::Tensor tensor_of(const fs::path& file,
+                     const safetensors::Header& header,
+                     const safetensors::TensorInfo& info) {
+  return placement::tensor_in_file({file, header.data_offset + info.begin},
+                                   checkpoint::scalar_type_of(info.name, info.dtype),
+                                   checkpoint::allocate(info, at::kMeta).sizes(),
+                                   info.name);
+}
+
+std::vector<DiskWeight> disk_weights(const torch::nn::Module& model,
+                                     const DeviceMap& map,
+                                     bool offload_buffers) {
+  std::vector<DiskWeight> weights;
+  for (const NamedTensor& item : checkpoint::state_of(model)) {
+    const Placement* place = place_in_map(map, item.name);
+    if (place == nullptr || *place != kDisk) continue;
+    if (!offload_buffers && !is_parameter(model, item.tensor)) continue;
+    const auto same = std::ranges::find_if(
+        weights, [&](const DiskWeight& other) { return other.tensor.is_same(item.tensor); });
+    if (same == weights.end()) {
+      weights.push_back({{item.name}, item.tensor});
+    } else {
+      same->names.push_back(item.name);
+    }
+  }
+  return weights;
+}
+
+// Gives `tensor` the memory of `values`.
+void put_on_disk(const at::Tensor& tensor, const at::Tensor& values) {
+  tensor.requires_grad_(false);
+  if (tensor.is_meta()) {
+    construction::give_memory(tensor, values);
+  } else {
+    tensor.set_data(values);
+  }
+}
+
+// ---- loading
+
+// All tensors of the files: those of safetensors on their mappings, others in memory.
+safetensors::TensorMap tensors_of_files(const fs::path& path) {
+  safetensors::TensorMap tensors;
+  const auto add = [&](const std::string& name, at::Tensor tensor) {
+    checkpoint::check_new_name(tensors.emplace(name, std::move(tensor)).second, path, name);
+  };
+  for (const fs::path& file : checkpoint::weight_files(path)) {
+    if (checkpoint::is_python_file(file)) {
+      for (auto& [name, tensor] :
+           checkpoint::PythonFile(file).tensors(checkpoint::PythonFile::Values::kRead))
+        add(name, tensor);
+      continue;
+    }
+    const auto reader = or_throw(safetensors::Reader::open(file));
+    for (const safetensors::TensorInfo& info : reader.header().tensors)
+      add(info.name, tensor_of(file, reader.header(), info));
+  }
+  return tensors;
+}
+
+// What a weight on disk gets: the file's own values where they may be read as they are, else those that are written for it.
+class DiskValues {
+ public:
+  DiskValues(const safetensors::TensorMap& tensors,
+             std::optional<at::ScalarType> dtype,
+             const fs::path& folder)
+      : tensors_(tensors), dtype_(dtype), folder_(folder) {}
+
+  // Products may differ in their last bits with the address of a weight, so it lies as the allocator would put it, where there is
+  // a folder to write it to. Undefined: the files have none. Errors  throws kInvalidArgument: it has to be written, and there is no folder.
+  [[nodiscard]] at::Tensor of(const DiskWeight& weight) {
+    const auto name = std::ranges::find_if(
+        weight.names, [&](const std::string& one) { return tensors_.contains(one); });
+    if (name == weight.names.end()) return {};
+    const at::Tensor& value = tensors_.at(*name);
+    const at::ScalarType own = weight.tensor.scalar_type();
+    const at::ScalarType dtype = weight.tensor.is_floating_point() ? dtype_.value_or(own) : own;
+    const bool is_as_wanted = folder_.empty() || lies_as_in_memory(value);
+    if (placement::is_in_file(value) && value.scalar_type() == dtype && is_as_wanted) return value;
+    if (folder_.empty()) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "At least one of the model submodule will be offloaded to disk, please pass along "
+          "an `offload_folder`: '" +
+              *name + "' is not in a safetensors file as the model has it",
+          "name a folder with room for it");
+    }
+    checkpoint::real_file_system().make_folder(folder_);
+    OffloadIndex index;
+    offload_weight(value.to(dtype), *name, folder_, &index);
+    save_offload_index(index, folder_);
+    return OffloadedWeightsLoader({}, folder_, std::move(index)).at(*name);
+  }
+
+ private:
+  static bool lies_as_in_memory(const at::Tensor& value) {
+    return reinterpret_cast<std::uintptr_t>(value.const_data_ptr()) % c10::gAlignment == 0;
+  }
+
+  const safetensors::TensorMap& tensors_;
+  std::optional<at::ScalarType> dtype_;
+  const fs::path& folder_;
+};
+
+DeviceMap chosen_map(const torch::nn::Module& model, const LoadAndDispatchOptions& options) {
+  if (const auto* map = std::get_if<DeviceMap>(&*options.device_map)) return *map;
+  const std::string& word = std::get<std::string>(*options.device_map);
+  constexpr std::string_view kWords[] = {"auto", "balanced", "balanced_low_0", "sequential"};
+  if (std::ranges::count(kWords, word) == 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "device_map is '" + word +
+                    "'. If passing a string for `device_map`, please choose 'auto', 'balanced', "
+                    "'balanced_low_0' or 'sequential'.");
+  }
+  DeviceMapOptions plan{.max_memory = options.max_memory,
+                        .no_split_module_classes = options.no_split_module_classes,
+                        .offload_buffers = options.offload_buffers};
+  if (const auto dtype = checkpoint::wanted_dtype(options.dtype)) plan.dtype = *dtype;
+  if (word != "sequential") {
+    MaxMemory limits;
+    for (const auto& [place, bytes] :
+         get_balanced_memory(model,
+                             {.max_memory = options.max_memory,
+                             .no_split_module_classes = options.no_split_module_classes,
+                             .dtype = plan.dtype,
+                             .low_zero = word == "balanced_low_0"}))
+      limits[place] = bytes;
+    plan.max_memory = std::move(limits);
+  }
+  return infer_auto_device_map(model, plan);
+}
+
+void convert_resident(torch::nn::Module& model,
+                      const std::set<std::string>& on_disk,
+                      at::ScalarType dtype) {
+  for (const NamedTensor& item : checkpoint::state_of(model))
+    if (item.tensor.is_floating_point() && !on_disk.contains(item.name))
+      item.tensor.set_data(item.tensor.detach().to(dtype));
+}
+
+Error no_folder(const DeviceMap& map) {
+  std::string modules;
+  for (const auto& [name, place] : map)
+    if (place == kDisk) modules += (modules.empty() ? "" : ", ") + name;
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "We need an `offload_dir` to dispatch this model according to this `device_map`, the "
+      "following submodules need to be offloaded: " +
+          modules + ".",
+      "name a folder with room for them");
+}
+
+// Writes what the folder does not have, unless it has an index already.
+void fill_folder(const fs::path& folder, const std::vector<DiskWeight>& weights) {
+  if (fs::exists(folder / "index.json")) return;
+  std::map<std::string, at::Tensor> tensors;
+  for (const DiskWeight& weight : weights)
+    for (const std::string& name : weight.names) tensors[name] = weight.tensor;
+  offload_state_dict(folder, tensors);
+}
+
+void check_fits(const std::string& name, const at::Tensor& here, const at::Tensor& there) {
+  if (here.sizes() == there.sizes() && here.scalar_type() == there.scalar_type()) return;
+  throw Error(ErrorCode::kSafetensorsMismatch,
+              "the offloaded weight '" + name +
+                  "' is of another shape or dtype than in the model: " +
+                  c10::str(there.scalar_type(), there.sizes()) + " in the folder, " +
+                  c10::str(here.scalar_type(), here.sizes()) + " in the model",
+              "use another folder, or remove this one");
+}
+
+}  // namespace
+
+bool has_offloaded_params(const torch::nn::Module& module) {
+  return std::ranges::any_of(module.parameters(), &placement::is_in_file);
+}
+
+void dispatch_model(torch::nn::Module& model,
+                    const DeviceMap& device_map,
+                    const DispatchOptions& options) {
+  check_device_map(model, device_map);
+  check_places(device_map);
+  const auto weights = disk_weights(model, device_map, options.offload_buffers);
+  if (weights.empty()) return;
+  if (options.offload_dir.empty()) throw no_folder(device_map);
+  fill_folder(options.offload_dir, weights);
+  const OffloadedWeightsLoader loader({}, options.offload_dir);
+  std::vector<at::Tensor> values;
+  for (const DiskWeight& weight : weights) {
+    values.push_back(loader.at(weight.names.front()));
+    check_fits(weight.names.front(), weight.tensor, values.back());
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) put_on_disk(weights[i].tensor, values[i]);
+}
+
+void disk_offload(torch::nn::Module& model, const fs::path& offload_dir, bool offload_buffers) {
+  dispatch_model(
+      model, {{"", kDisk}}, {.offload_dir = offload_dir, .offload_buffers = offload_buffers});
+}
+
+LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
+                                             const fs::path& checkpoint,
+                                             const LoadAndDispatchOptions& options) {
+  const DeviceMap map = options.device_map ? chosen_map(model, options) : DeviceMap{{"", kCpu}};
+  check_device_map(model, map);
+  check_places(map);
+  const auto weights = disk_weights(model, map, options.offload_buffers);
+  if (weights.empty())
+    return load_checkpoint_in_model(
+        model, checkpoint, {.dtype = options.dtype, .strict = options.strict});
+
+  const auto dtype = checkpoint::wanted_dtype(options.dtype);
+  safetensors::TensorMap tensors = tensors_of_files(checkpoint);
+  const checkpoint::FitOptions fit{.strict = options.strict,
+                                   .dtypes = checkpoint::DtypeRule::kConvert};
+  const auto all = checkpoint::fit_state(model, tensors, checkpoint, fit);
+  LoadModelReport report{.missing_keys = all.missing(), .unexpected_keys = all.unexpected()};
+  std::ranges::sort(report.missing_keys);
+
+  std::set<std::string> on_disk;
+  std::vector<at::Tensor> values;
+  DiskValues disk(tensors, dtype, options.offload_folder);
+  for (const DiskWeight& weight : weights) values.push_back(disk.of(weight));
+  for (const DiskWeight& weight : weights)
+    for (const std::string& name : weight.names) {
+      on_disk.insert(name);
+      tensors.erase(name);
+    }
+  const at::NoGradGuard no_grad;
+  const auto resident = checkpoint::fit_state(
+      model, tensors, checkpoint, {.strict = false, .dtypes = checkpoint::DtypeRule::kConvert});
+  if (dtype) convert_resident(model, on_disk, *dtype);
+  resident.apply();
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    if (values[i].defined()) put_on_disk(weights[i].tensor, values[i]);
+  return report;
+}
+
+}  // namespace accel
