@@ -241,7 +241,7 @@ void check_fits(const std::string& name, const at::Tensor& here, const at::Tenso
 }  // namespace
 
 bool has_offloaded_params(const torch::nn::Module& module) {
-  return std::ranges::any_of(module.parameters(), &placement::is_in_file);
+  return placement::has_weights_in_files(module);
 }
 
 void dispatch_model(torch::nn::Module& model,

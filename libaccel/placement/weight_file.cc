@@ -7,6 +7,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <torch/nn/module.h>
 
 #include <accel/error.h>
 
@@ -101,6 +102,14 @@ at::Tensor tensor_in_file(const FilePlace& place,
 bool is_in_file(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() &&
          tensor.storage().data_ptr().get_deleter() == &release_range;
+}
+
+bool has_weights_in_files(const torch::nn::Module& module) {
+  return std::ranges::any_of(module.parameters(), &is_in_file);
+}
+
+bool is_spread(const torch::nn::Module& module) {
+  return has_weights_in_files(module) && !std::ranges::all_of(module.parameters(), &is_in_file);
 }
 
 }  // namespace accel::placement

@@ -11,6 +11,10 @@
 
 #include <ATen/core/Tensor.h>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace accel::placement {
 
 // Where values lie, in row-major order.
@@ -32,5 +36,9 @@ struct FilePlace {
 
 // Of tensor_in_file(), and not copied since.
 [[nodiscard]] bool is_in_file(const at::Tensor& tensor);
+[[nodiscard]] bool has_weights_in_files(const torch::nn::Module& module);
+
+// Whether some weights of the module lie in files and others do not.
+[[nodiscard]] bool is_spread(const torch::nn::Module& module);
 
 }  // namespace accel::placement

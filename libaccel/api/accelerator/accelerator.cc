@@ -17,6 +17,7 @@
 #include "libaccel/api/accelerator/preemption.h"
 #include "libaccel/engine/checkpoint/series/background_save.h"
 #include "libaccel/engine/process/join_roll.h"
+#include "libaccel/placement/weight_file.h"
 
 namespace accel {
 
@@ -114,6 +115,10 @@ ShardOptions Accelerator::micro_batch_options() const {
   ShardOptions options = shard_options();
   if (reproducible()) options.micro_batches = micro_batches();
   return options;
+}
+
+bool Accelerator::verify_device_map(const torch::nn::Module& model) {
+  return placement::is_spread(model);
 }
 
 void Accelerator::free_memory() {

@@ -28,6 +28,7 @@
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/whole_gradient_model.h"
 #include "libaccel/engine/sharding/widened_parameters.h"
+#include "libaccel/placement/weight_file.h"
 #include "runtime/text/number_text.h"
 #include "runtime/unserved_variables.h"
 
@@ -128,6 +129,15 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
   return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
     return parameter.requires_grad();
   });
+}
+
+// Ranks would give its weights the main process' values, in files.
+void refuse_offloaded(const torch::nn::Module& module) {
+  if (!placement::has_weights_in_files(module)) return;
+  throw Error(ErrorCode::kUnsupported,
+              "You can't train a model that has been loaded with a `device_map` with disk in any "
+              "distributed mode: its weights on disk can only be read",
+              "start one process, prepare it with evaluation_mode, or load it without the map");
 }
 
 }  // namespace
@@ -240,6 +250,7 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = state.process_group();
   const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;
+  if (has_others) refuse_offloaded(*module);
   if (has_others) sharding::verify_same_settings(fsdp, recipe, *group);
   sharding::refuse_empty_models(*module, has_others ? group.get() : nullptr, fsdp);
   // On one process too: its checkpoints are those of several.

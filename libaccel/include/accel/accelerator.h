@@ -217,6 +217,9 @@ class ACCEL_EXPORT Accelerator {
     return model.unwrap();
   }
 
+  // Whether a device map has put some weights of the model on disk and left others in memory (accel/offload.h).
+  [[nodiscard]] static bool verify_device_map(const torch::nn::Module& model);
+
   // Forgets every prepared and registered object and starts counting batches anew; they live on for
   // as long as the caller holds them. Memory that is kept for saves in the background goes.
   void free_memory();
