@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The documents hold: README's length, the folder and the entry of each page, every relative link, every page that any file of the
+"""The documents hold: README's length, the folder and the entry of each page, every relative link and the heading that it names, every page that any file of the
 sources names, every file that a document names in `backticks`, every block of code below a line that begins with the name of a file of
 ours and ends in a colon (it is a part of that file), and the C++ of the pages in COMPILED, which is that of a test that compiles and
 runs it."""
@@ -65,6 +65,27 @@ def place_faults():
             yield f"docs/README.md does not name {name}"
 
 
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(text):
+    """As GitHub makes them of headings, and those that a page gives itself."""
+    prose = without_code(text)
+    headings = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings} | set(re.findall(r'<a id="([^"]+)">', prose))
+
+
+def link_faults(page):
+    name = page.relative_to(SOURCE)
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", without_code(page.read_text())):
+        target = page.parent / path if path else page
+        if not target.exists():
+            yield f"{name} links {path}, which is not there"
+        elif anchor and target.suffix == ".md" and anchor not in anchors_of(target.read_text()):
+            yield f"{name} links {path}#{anchor}: that page has no such heading"
+
+
 def tracked_files():
     listed = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             capture_output=True, text=True, check=True)
@@ -92,10 +113,7 @@ def faults():
     for page in pages():
         text = page.read_text()
         name = page.relative_to(SOURCE)
-        prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", prose):
-            if not (page.parent / target).exists():
-                yield f"{name} links {target}, which is not there"
+        yield from link_faults(page)
         yield from excerpt_faults(name, text)
         for target in NAMED.findall(text):
             if not (SOURCE / target.rstrip(".")).exists():

@@ -192,7 +192,7 @@ def include_faults():
 def page_faults():
     """The pictures of docs/internals/design.md name each folder of LEVELS, which names none that is not there."""
     page = (SOURCE / "docs/internals/design.md").read_text()
-    pictures = page[page.index("\n## Parts\n"):page.index("\n## Which files to open\n")]
+    pictures = page[page.index("\n## Parts\n"):page.index("\n## Data flow of one launch\n")]
     named = set(re.findall(r"\w+", pictures))
     for root, lines in LEVELS.items():
         for folder in " ".join(lines).split():
