@@ -3,7 +3,7 @@
 ten steps of AdamW, losses and norms of gradients compared.
 
     exported_models.py                     some architectures, others in each commit (ACCEL_TEST_SEED, ACCEL_TEST_BUDGET seconds)
-    exported_models.py --all [--table]     all; --table prints the rows of docs/guides/exported-models.md
+    exported_models.py --all [--table]     all; --table prints the rows of docs/reference/architectures.md
     exported_models.py NAME...             these
 """
 import argparse
