@@ -41,7 +41,7 @@ std::vector<CurvePoint> points_over_steps(const std::vector<RunPoint>& logged) {
   std::vector<CurvePoint> points;
   for (const RunPoint& point : logged) {
     const double step = drawable(point.step);
-    while (!points.empty() && points.back().x > step) points.pop_back();
+    while (!points.empty() && points.back().x >= step) points.pop_back();
     points.push_back({step, drawable(point.value)});
   }
   return points;

@@ -42,8 +42,8 @@ struct Panels {
   std::string x_label;        // "step", "time (min)"
 };
 
-// Over steps, a run that went back (a restart from a checkpoint) keeps of the steps that it did again the later ones. Over time,
-// seconds count from each run's first entry, in the unit that fits the longest.
+// Over steps, a step has one value, the last one: a run that went back (a restart from a checkpoint) has those of the steps that it did
+// again. Over time, all values stay, and seconds count from each run's first entry, in the unit that fits the longest.
 // Errors  kInvalidArgument: no metric fits one of the patterns (names those that are there); nothing has a number; no times in
 //         the files.
 [[nodiscard]] Result<Panels> panels_of(const std::vector<RunLog>& runs,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What scripts/package.sh makes is installed as a user does it, outside of the sources, and used: the wheel in a fresh virtual
-environment, the RPM in a root of its own, the tarball in another folder by a project that only knows find_package(accel).
+environment, the RPM in a root of its own, the tarball in another folder by a project that only knows find_package(accel); wheel, Debian package
+and tarball also on a bare Debian (bare_debian.py), which has what they say that they need and nothing else.
 
 The packages are of the programs of this build; nothing is compiled here but one small program against the tarball.
 """
@@ -18,12 +19,15 @@ import unittest
 import zipfile
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from bare_debian import BareDebian, cannot_be_made  # noqa: E402
 from programs import free_port  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ["ACCEL_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["ACCEL_BUILD_DIR"])
 TORCH = next(iter(sorted((SOURCE / ".deps/torch").glob("lib/python3*/site-packages/torch"))), None)
+ENVIRONMENT = TORCH.parents[3] if TORCH else None
 HAS_LIBRARY = (BUILD / "libaccel/libaccel.so").exists()
+PYTHON = "python3, python3-venv, libstdc++6"  # what the wheel and the tarball ask of a Debian, in the words of its packages
 OLDEST_GLIBC = (2, 28)  # what the tag of the wheel promises
 # Of C programs themselves, and LibTorch's: the tarball must bring everything else along.
 PRESENT = r"(linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so"
@@ -75,6 +79,7 @@ class Packages(unittest.TestCase):
         kinds += ["deb"] if (BUILD / "maps/accel-agent.map").exists() else []
         kinds += ["tarball"] if HAS_LIBRARY else []
         cls.kinds = kinds
+        cls.systems = {}
         cls.packages = package(cls.folder / "dist", *kinds)
         cls.script = cls.folder / "train.py"
         cls.script.write_text(SCRIPT)
@@ -241,18 +246,71 @@ class Packages(unittest.TestCase):
             f"-DCMAKE_PREFIX_PATH={root}", "-DCMAKE_CXX_FLAGS=-O0", env=environment)
         run("cmake", "--build", self.folder / "standalone", env=environment)
         out = run(root / "bin/accel-launch", "--cpu", "--num_processes", "2", self.folder / "standalone/train", env=plain_environment())
+        self.check_headers(root, self.folder / "standalone")
         values = dict(re.findall(r"(processes|slope|offset) (\S+)", out))
         self.assertEqual(values["processes"], "2")
         self.assertAlmostEqual(float(values["slope"]), 2, delta=0.05)
         self.assertAlmostEqual(float(values["offset"]), 1, delta=0.05)
 
         # Without find_package(accel) nobody has told libaccel where LibTorch is.
-        python = TORCH.parents[3] / "bin/python"
-        out = run(root / "libexec/accel/link-torch", python, env=plain_environment())
+        out = run(root / "libexec/accel/link-torch", ENVIRONMENT / "bin/python", env=plain_environment())
         self.assertEqual(out.strip(), str((TORCH / "lib").resolve()))
         run(root / "bin/accel", "test", env=plain_environment())
         flags = run("pkg-config", "--libs", "accel", env=plain_environment() | {"PKG_CONFIG_PATH": str(root / "lib/pkgconfig")})
         self.assertIn(f"-L{root}".replace(" ", "\\ "), flags)
+
+    def check_headers(self, root, build):
+        """A project includes nothing but what the tarball, LibTorch and a compiler bring: no header of this machine's other packages."""
+        places = {line.strip() for line in run("ninja", "-C", build, "-t", "deps").splitlines() if line.startswith("    ")}
+        self.assertTrue(places)
+        ours = [f"{one.resolve()}/" for one in (root, TORCH, SOURCE / "examples/standalone")]
+        others = {str((build / place).resolve()) for place in places if not str((build / place).resolve()).startswith(tuple(ours))}
+        owners = {name for line in run("dpkg-query", "--search", *sorted(others)).splitlines() for name in line.split(":")[0].split(", ")}
+        self.assertLessEqual(owners, {"libc6-dev", "libgcc-12-dev", "libstdc++-12-dev", "linux-libc-dev"})
+
+    def bare(self, dependencies):
+        """A bare Debian with these dependencies, shared by the tests that ask for the same. It has the packages and the Python with LibTorch."""
+        if cannot_be_made():
+            self.skipTest(cannot_be_made())
+        if dependencies not in self.systems:
+            mounts = {"/packages": self.packages["wheel"].parent} | ({str(ENVIRONMENT): ENVIRONMENT} if HAS_LIBRARY else {})
+            system = BareDebian(self.folder / "bare" / str(len(self.systems)), dependencies, mounts)
+            (system.root / "root/train.py").write_text(SCRIPT)
+            self.systems[dependencies] = system
+        return self.systems[dependencies]
+
+    def check_launcher_of(self, system, folder):
+        """As check_launcher()."""
+        out = system.run(f"{folder}/accel-launch", "--cpu", "--num_processes", "2", "train.py")
+        self.assertEqual(sorted(out.splitlines()), ["rank 0 of 2", "rank 1 of 2"])
+        failed = system.run(f"{folder}/accel-torchrun", "--nproc-per-node", "2", "train.py", "--fail", status=1)
+        self.assertIn("ValueError: no such tensor: decoder.weight", failed)
+
+    def test_the_wheel_is_installed_on_a_bare_debian(self):
+        system = self.bare(PYTHON)
+        system.run("python3", "-m", "venv", "accel")
+        system.run("sh", "-c", "accel/bin/pip install --no-index --quiet /packages/*.whl")
+        self.check_launcher_of(system, "/root/accel/bin")
+
+    def test_the_debian_package_needs_no_more_than_it_says(self):
+        if "deb" not in self.packages:
+            self.skipTest("this build has no agent")
+        system = self.bare(run("dpkg-deb", "--field", self.packages["deb"], "Depends") + ", python3")
+        system.run("dpkg", "--install", f"/packages/{self.packages['deb'].name}")
+        self.check_launcher_of(system, "/usr/bin")
+        system.run("accel-agent", "--check", "--config", "/etc/accel/agent.yaml")
+        self.assertIn("Usage: accel run", system.run("accel", "run", "--help"))
+        system.run("dpkg", "--purge", "accel")
+        self.assertEqual(list((system.root / "usr/bin").glob("accel*")), [])
+
+    def test_the_tarball_trains_on_a_bare_debian(self):
+        if "tarball" not in self.packages:
+            self.skipTest("this build has no libaccel")
+        system = self.bare(PYTHON)
+        (system.root / "opt/accel").mkdir(parents=True)
+        run("tar", "-C", system.root / "opt/accel", "--strip-components=1", "-xf", self.packages["tarball"])
+        system.run("/opt/accel/libexec/accel/link-torch", ENVIRONMENT / "bin/python")
+        self.assertIn("Test is a success!", system.run("/opt/accel/bin/accel", "test"))
 
 
 if __name__ == "__main__":

@@ -36,16 +36,27 @@ std::vector<std::string> names_of(const Result<Panels>& panels) {
   return names;
 }
 
-TEST(Panels, ARunThatWentBackKeepsTheStepsThatItDidAgain) {
+TEST(Panels, ARunThatWentBackHasTheLaterValuesOfTheStepsThatItDidAgain) {
   const RunLog run = run_of({{"loss", {{1, 0, 5}, {2, 1, 6}, {3, 2, 7}, {2, 9, 8}, {3, 10, 9}}}});
 
   const auto panels = panels_of({run}, {});
 
   ASSERT_TRUE(panels);
-  EXPECT_THAT(
-      pairs_of(panels->panels[0].curves[0].points),
-      ElementsAre(
-          std::pair(1.0, 5.0), std::pair(2.0, 6.0), std::pair(2.0, 8.0), std::pair(3.0, 9.0)));
+  EXPECT_THAT(pairs_of(panels->panels[0].curves[0].points),
+              ElementsAre(std::pair(1.0, 5.0), std::pair(2.0, 8.0), std::pair(3.0, 9.0)));
+}
+
+TEST(Panels, AStepThatWasLoggedTwiceHasItsLastValueOverStepsAndBothOverTime) {
+  const RunLog run = run_of({{"loss", {{1, 0, 5}, {2, 1, 6}, {2, 1.5, 7}}}});
+
+  const auto steps = panels_of({run}, {});
+  const auto times = panels_of({run}, {.axis = CurveAxis::kTime});
+
+  ASSERT_TRUE(steps && times);
+  EXPECT_THAT(pairs_of(steps->panels[0].curves[0].points),
+              ElementsAre(std::pair(1.0, 5.0), std::pair(2.0, 7.0)));
+  EXPECT_THAT(pairs_of(times->panels[0].curves[0].points),
+              ElementsAre(std::pair(0.0, 5.0), std::pair(1.0, 6.0), std::pair(1.5, 7.0)));
 }
 
 TEST(Panels, TimeCountsFromEachRunsFirstEntryInTheUnitOfTheLongest) {
