@@ -266,7 +266,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "N",
      "",
      kFailure,
-     "How often all workers are started again after one has failed. Default: 0."},
+     "Number of restarts of all workers after a failure. Default: 0."},
     {"monitor_interval",
      0,
      FlagKind::kSeconds,
@@ -347,7 +347,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      kWatching,
      "Serve a page that shows the job while it runs, for a browser. A line on stderr has its "
      "address, "
-     "with a token: whoever has it can read the output of the job. For jobs on one machine."},
+     "with a token: anyone with the token can read the output of the job. For jobs on one machine."},
     {"dashboard_port",
      0,
      FlagKind::kInteger,
@@ -368,8 +368,8 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      "",
      kWatching,
-     "Let --watch_address be another address than one of loopback: what is shown is not encrypted, "
-     "and metrics are for whoever reaches the port."},
+     "Let --watch_address be another address than one of loopback: the page is not encrypted, "
+     "and metrics have no authentication."},
 
     {"aws_access_key_id",
      0,
@@ -409,10 +409,10 @@ constexpr FlagSpec kLaunchFlags[] = {
      "ADDR:PORT",
      "",
      kNodes,
-     "Where the nodes meet, an address or a name; the launcher whose it is hosts the coordinator. "
+     "Where the nodes meet, an address or a name; the launcher on that machine hosts the coordinator. "
      "With a fixed number of nodes and no --rdzv_token_file it is --main_process_ip and its port, "
      "and ranks come in the order of joins. With --rdzv_backend c10d, a range of nodes and no "
-     "token, whoever reaches it is trusted."},
+     "token, it has no authentication."},
     {"rdzv_id",
      0,
      FlagKind::kText,

@@ -25,7 +25,7 @@ std::string remedy_for_token(const CommandLine& line) {
       "make one with `(umask 077; openssl rand -hex 32 > token)` and copy it to each node";
   if (may_meet_openly(line)) {
     remedy += ", or give " + line.spelled("rdzv_backend") +
-              " c10d, where whoever reaches the port is trusted";
+              " c10d, which has no authentication";
   }
   return remedy;
 }

@@ -47,7 +47,7 @@ Result<void> HostedCoordinator::begin(std::uint64_t known_epoch) {
   }
   if (place_.is_open && !place_.is_local)
     handlers_.say("the nodes meet at " + *place_.listen +
-                  "; whoever reaches this port is trusted, as with torchrun");
+                  "; this port has no authentication, as with torchrun");
   return place_.endpoint.port() == 0 ? publish_endpoint() : Result<void>();
 }
 

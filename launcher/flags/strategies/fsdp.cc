@@ -51,7 +51,7 @@ constexpr Option kFsdpOptions[] = {
                      "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT",
                      "FSDP_STATE_DICT_TYPE",
                      "",
-                     "Who writes checkpoints: rank 0 whole tensors, or each rank its part."),
+                     "Which ranks write checkpoints: rank 0 whole tensors, or each rank its part."),
     kMakeFsdp.boolean(
         "fsdp_offload_params",
         "FSDP_OFFLOAD_PARAMS",

@@ -38,7 +38,7 @@ constexpr Option kParallelismOptions[] = {
                             "torch",
                             "PARALLELISM_CONFIG_CP_BACKEND",
                             "torch",
-                            "Who divides by context. Default: torch."),
+                            "Backend of context parallelism. Default: torch."),
     kMakeParallelism.choice("parallelism_config_cp_comm_strategy",
                             "allgather,alltoall",
                             "PARALLELISM_CONFIG_CP_COMM_STRATEGY",
@@ -54,7 +54,7 @@ constexpr Option kParallelismOptions[] = {
                             "deepspeed",
                             "PARALLELISM_CONFIG_SP_BACKEND",
                             "deepspeed",
-                            "Who divides by heads. Default: deepspeed."),
+                            "Backend of sequence parallelism. Default: deepspeed."),
     kMakeParallelism
         .integer("parallelism_config_sp_seq_length",
                  "PARALLELISM_CONFIG_SP_SEQ_LENGTH",

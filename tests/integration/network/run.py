@@ -198,7 +198,7 @@ class Hosts(unittest.TestCase):
                                                 "--node_id", name, self.script], prefix=self.network.command(name)))
         a, b = self.launchers
         self.assertEqual((a.wait(), b.wait()), (0, 0), a.text() + b.text())
-        a.wait_for(f"the nodes meet at {self.endpoint}; whoever reaches this port is trusted, as with torchrun")
+        a.wait_for(f"the nodes meet at {self.endpoint}; this port has no authentication, as with torchrun")
         a.wait_for(" of 2 node a"), b.wait_for(" of 2 node b")
 
     @unittest.skipIf(ETCD is None, "etcd is not installed (Debian's etcd-server)")

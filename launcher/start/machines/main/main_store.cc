@@ -135,7 +135,7 @@ void MainStore::opened() {
     handlers_.say("machine 0 listens on " + supervisor::to_text(bound) +
                   (seal_.has_token()
                        ? "; launchers show that they know the job's token, workers do not"
-                       : "; whoever reaches this port is trusted, as with the peer"));
+                       : "; this port has no authentication, as with torchrun"));
   }
   link_.open({own_way_to(bound_to_, settings_.port)});
 }

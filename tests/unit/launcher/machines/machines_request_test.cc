@@ -216,7 +216,7 @@ TEST_F(MachinesRequestTest, ARangeOfNodesStaysWithTheCoordinator) {
 TEST_F(MachinesRequestTest, ARangeOfNodesMeetsThroughC10dAndNeedsNoKeyForIt) {
   const Words words = {"--nnodes", "2:4", "--rdzv_endpoint", "10.0.0.1:29400"};
   EXPECT_THAT(refused(words).remedy(),
-              HasSubstr("or give --rdzv_backend c10d, where whoever reaches the port is trusted"));
+              HasSubstr("or give --rdzv_backend c10d, which has no authentication"));
   host_.is_torchrun = true;
   for (const Words& line : {words, Words{"--nnodes=2:4", "--master-addr=10.0.0.1"}}) {
     const Error refusal = refused(line);
