@@ -71,12 +71,12 @@ struct BackwardOptions {
   std::optional<bool> retain_graph;
   // Gradients get a graph of their own, for derivatives of higher order.
   bool create_graph = false;
-  // What this micro-batch counts for: the number of its tokens that have a loss, say, where the loss is their mean. The
-  // gradient at the end of an accumulation is then sum(weight * gradient) / sum(weight), over its micro-batches and all ranks: that of
-  // the mean over all tokens, however they are spread. 0: it counts for nothing, whatever its loss is (NaN of no tokens). Where
-  // all are 0 the gradients are zero. Not set: every micro-batch counts the same.
+  // The weight of this micro-batch, for example its number of tokens when the loss is their mean. The gradient at the end of an
+  // accumulation is sum(weight * gradient) / sum(weight), over its micro-batches and all ranks: that of the mean over all tokens.
+  // 0: the micro-batch has no effect, whatever its loss is (NaN of no tokens). If all weights are 0 the gradients are zero. Not
+  // set: all micro-batches weigh the same.
   std::optional<double> weight;
-  // Of a prepared optimizer that steps in the backward (accel/lomo.h): then it does.
+  // The rate of a prepared optimizer that steps in the backward (accel/lomo.h). Set: it steps.
   std::optional<double> learning_rate;
 };
 
@@ -157,8 +157,8 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
   AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
-  // What DeepSpeed's configuration file says, in place of objects of the program (accel/deepspeed.h); an optimizer before its
-  // scheduler. Throw kInvalidArgument where both say it, or neither.
+  // The optimizer and the scheduler of DeepSpeed's configuration file (accel/deepspeed.h). Prepare an optimizer before its
+  // scheduler. Throw kInvalidArgument if both the program and the file have one, or neither.
   AcceleratedOptimizer prepare_optimizer(const DummyOptim& optimizer);
   AcceleratedScheduler prepare_scheduler(const DummyScheduler& scheduler) {
     AcceleratedScheduler prepared = add_scheduler(scheduler);
@@ -243,9 +243,9 @@ class ACCEL_EXPORT Accelerator {
   // Requires: all ranks give weights, or none; one backward() for each batch. Cost of weights: an all-reduce of 8 bytes and a
   // pass over the gradients for each accumulation.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
-  // A backward in which the prepared Lomo or AdaLomo steps (accel/lomo.h). backward() does the same when it is told a
-  // learning_rate. Throws kInvalidArgument without such an optimizer, or with several: one backward serves one of them; and
-  // while gradients are accumulated over several ranks. Requires: every rank calls it.
+  // A backward in which the prepared Lomo or AdaLomo steps (accel/lomo.h). backward() with a learning_rate does the same. Throws
+  // kInvalidArgument without such an optimizer, with several (one backward serves one of them), and while gradients are accumulated
+  // over several ranks. Requires: every rank calls it.
   void lomo_backward(const at::Tensor& loss, double learning_rate);
 
   // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps
@@ -266,10 +266,10 @@ class ACCEL_EXPORT Accelerator {
     return SyncScope(*model.runtime());
   }
 
-  // For ranks with batches of different numbers: one pass over a loader, in a scope at whose end a rank without batches takes
-  // part in what the others do (accel/detail/join_scope.h). Models that are not named are not trained inside of it. With
-  // even_batches, the default of loaders, it only sets that of the loaders; iterable ones keep theirs, with a warning.
-  // Requires: every rank makes and leaves the scope.
+  // One pass over a loader with different numbers of batches on the ranks. At the end of the scope a rank without batches takes
+  // part in the calls of the others (accel/detail/join_scope.h). Name all models that are trained inside. With even_batches, the
+  // default of loaders, it only sets that of the loaders; iterable ones keep theirs, with a warning. Requires: every rank makes and
+  // leaves the scope.
   //
   //   { auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
   //     for (auto& batch : loader) ... }
@@ -301,14 +301,14 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] int gradient_accumulation_steps() const { return gradient_state().num_steps(); }
   void set_gradient_accumulation_steps(int steps);
 
-  // Reproducible training (AcceleratorOptions::reproducible): whether this is it, and which micro-batches of each step are this
-  // rank's; else of gradient_accumulation_steps all.
+  // Whether training is reproducible (AcceleratorOptions::reproducible), and this rank's micro-batches of each step; without it all
+  // of the gradient_accumulation_steps.
   [[nodiscard]] bool reproducible() const noexcept;
   [[nodiscard]] MicroBatches micro_batches() const;
-  // A loader to train with: as prepare_data_loader(), but in reproducible training its batches are the micro-batches of the
-  // steps, and each rank gets its run of them. A last step that is not complete gets the first batches of the pass again, with
-  // even_batches; else, and with drop_last, it is left out. shuffle is by seed and epoch. Loaders to evaluate with go to
-  // prepare(). Throws kUnsupported for an iterable dataset, dispatch_batches and split_batches.
+  // A loader to train with. As prepare_data_loader(), but in reproducible training its batches are the micro-batches of the steps,
+  // and each rank gets its run of them. With even_batches an incomplete last step gets the first batches of the pass again;
+  // otherwise, and with drop_last, it is left out. shuffle is by seed and epoch. Give loaders to evaluate with to prepare(). Throws
+  // kUnsupported for an iterable dataset, dispatch_batches and split_batches.
   template <detail::DataLoaderHandle Loader>
   Loader prepare_micro_batches(const Loader& loader) {
     Loader prepared = detail::shard_loader(loader, micro_batch_options());
@@ -319,8 +319,8 @@ class ACCEL_EXPORT Accelerator {
   // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm before, a 0-d tensor.
   // norm_type may be infinity; 0 and below are kUnsupported where one of the gradients is divided. fp16 gradients are unscaled
   // first; then it throws kInvalidArgument while they are still being accumulated, as it does for a max_norm below 0 or NaN.
-  // Requires: where any prepared model is divided, every rank calls it, for parameters of whichever model: it waits for
-  // all, and for the device. Else it waits for neither.
+  // Requires: if any prepared model is sharded, every rank calls it, for parameters of any model; it then waits for all ranks and
+  // for the device. Otherwise it waits for neither.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                              double max_norm,
                              double norm_type = 2.0);
@@ -351,9 +351,9 @@ class ACCEL_EXPORT Accelerator {
   // --- processes
 
   [[nodiscard]] const AcceleratorState& state() const noexcept;
-  // Of AcceleratorOptions::deepspeed_plugins. What is prepared next is divided by the plugin that was selected last, at first
-  // the first of them. Throw kInvalidArgument for a name that there is not; select also kUnsupported where one of them copies
-  // models (stage 0) and another divides them. Requires: every rank selects the same.
+  // Selects one of AcceleratorOptions::deepspeed_plugins for what is prepared next; at first it is the first one. Throw
+  // kInvalidArgument for an unknown name; select also kUnsupported if one plugin copies models (stage 0) and another shards them.
+  // Requires: every rank selects the same.
   void select_deepspeed_plugin(const std::string& name);
   [[nodiscard]] const DeepSpeedPlugin& get_deepspeed_plugin(const std::string& name) const;
   // The selected one. Throws kInvalidArgument where models are not divided by DeepSpeed's stages.
@@ -558,7 +558,7 @@ class ACCEL_EXPORT Accelerator {
             const std::filesystem::path& file,
             const SaveObjectOptions& options) const;
   void save(const c10::IValue& object, const std::filesystem::path& file) const;
-  // The state of a prepared model, by default whole on rank 0 as in the peer, whatever state_dict_type() is. See
+  // The state of a prepared model, by default whole on rank 0 as in Accelerate, whatever state_dict_type() is. See
   // accel/state_view.h. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
   template <typename Handle>
   [[nodiscard]] StateView get_state_dict(const Prepared<Handle>& model,
@@ -576,10 +576,10 @@ class ACCEL_EXPORT Accelerator {
   // cannot be saved.
   [[nodiscard]] StateView get_optimizer_state_dict(const AcceleratedOptimizer& optimizer,
                                                    StateDictType type = StateDictType::kFull) const;
-  // Who writes the files of save_state(); see FullyShardedDataParallelPlugin. FULL without FSDP.
+  // Which ranks write the files of save_state(); see FullyShardedDataParallelPlugin. FULL without FSDP.
   [[nodiscard]] StateDictType state_dict_type() const noexcept;
-  // On all ranks the same: a value, or its name in either case. Throws kInvalidArgument for a name that there is not, for
-  // LOCAL_STATE_DICT of FSDP version 2, and without FSDP for all but FULL_STATE_DICT.
+  // A value, or its name in either case; the same on all ranks. Throws kInvalidArgument for an unknown name, for LOCAL_STATE_DICT
+  // of FSDP version 2, and without FSDP for all but FULL_STATE_DICT.
   void set_state_dict_type(StateDictType type);
   void set_state_dict_type(std::string_view name) {
     set_state_dict_type(parse<StateDictType>(name));
@@ -601,14 +601,14 @@ class ACCEL_EXPORT Accelerator {
   void log(const TrackerDict& values,
            std::optional<std::int64_t> step = std::nullopt,
            const TrackerDict& log_kwargs = {});
-  // To those trackers that have pictures; says once which have not.
+  // To the trackers that take pictures; a warning names the others once.
   void log_images(const TrackerImages& values,
                   std::optional<std::int64_t> step = std::nullopt,
                   const TrackerDict& log_kwargs = {});
-  // A tracker by its name. One that does nothing before init_trackers(), and on other ranks. Throws kInvalidArgument for a
-  // name that is not among them.
+  // A tracker by its name. Before init_trackers(), and on other ranks, it does nothing. Throws kInvalidArgument for an unknown
+  // name.
   [[nodiscard]] GeneralTracker& get_tracker(std::string_view name) const;
-  // The same as its own class (unwrap=True of the peer); nullptr before init_trackers(), on other ranks, and when it is of another class.
+  // The same as its own class (unwrap=True of Accelerate); nullptr before init_trackers(), on other ranks, and for another class.
   template <typename Tracker>
   [[nodiscard]] Tracker* get_tracker(std::string_view name) const {
     return dynamic_cast<Tracker*>(&get_tracker(name));
@@ -622,8 +622,9 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] Profiler profile() const;
   [[nodiscard]] Profiler profile(const ProfileKwargs& kwargs) const;
 
-  // The last call of a training program: finishes the trackers, waits for a save that is under way, over several nodes for all ranks of a divided model,
-  // and leaves the process group. Throws what it met; the group is left all the same. Requires: every rank calls it.
+  // The last call of a training program: finishes the trackers, waits for a save that is under way, over several nodes for all
+  // ranks of a sharded model, and leaves the process group. Throws their errors; the group is left all the same. Requires: every
+  // rank calls it.
   void end_training();
 
  private:
@@ -645,9 +646,9 @@ class ACCEL_EXPORT Accelerator {
   void note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to);
   void match_schedulers();
   bool next_batch_syncs();
-  // How many rows of the gathered batch are samples; nullopt: all of them.
+  // The number of rows of the gathered batch that are samples; nullopt: all of them.
   [[nodiscard]] std::optional<std::int64_t> samples_of_last_batch() const;
-  // The same of this rank's part, where all together tell nothing.
+  // The same for this rank's part, if the number for all ranks is unknown.
   [[nodiscard]] std::optional<std::int64_t> own_samples_of_last_batch() const;
   void check_device_placement(const PrepareOptions& options, std::size_t num_objects) const;
   // device_placement: not set: the Accelerator's.

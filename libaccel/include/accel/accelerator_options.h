@@ -2,7 +2,7 @@
 //
 //   accel::Accelerator accelerator({.mixed_precision = "bf16", .gradient_accumulation_steps = 4});
 //
-// What is left out comes from the environment that accel-launch sets, then from the defaults below.
+// Options that are not set come from the environment that accel-launch sets, then from the defaults below.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,10 @@ struct DistributedDataParallelKwargs {
       true;                   // gradients live in the buckets: saves a copy of all gradients
   bool static_graph = false;  // the graph is the same in every step: activation checkpointing,
                               // parameters used several times
-  // In place of the average, one that has a name or one of your own (accel/communication_hook.h). Of whole gradients alone: a
-  // model that is divided is refused, but with ZeRO-1. Nothing on one process.
+  // Replaces the average by a named hook or one of your own (accel/communication_hook.h). It needs whole gradients: a sharded model
+  // refuses it, except with ZeRO-1. No effect on one process.
   DDPCommunicationHook comm_hook = DDPCommunicationHookType::kNo;
-  // Around comm_hook, which then gets and returns numbers of 16 bits: kFp16 or kBf16.
+  // Rounds the input and the result of comm_hook to 16 bits: kFp16 or kBf16.
   DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
   PowerSGDOptions comm_state_option;  // of kPowerSgd and kBatchedPowerSgd
 };
@@ -92,7 +92,7 @@ enum class RunStart {
   kResume,  // from the newest complete one; from the beginning when there is none, not when all are damaged
 };
 
-// What this program does when its job has to make room: SIGTERM, SIGUSR1 or SIGHUP to accel-launch.
+// What this program does before its job is preempted: at SIGTERM, SIGUSR1 or SIGHUP to accel-launch.
 enum class OnPreemption {
   kStop,         // it gets the signal at once
   kNotify,       // it gets none until 5 s before the grace ends, and asks preemption_requested()
@@ -102,8 +102,7 @@ enum class OnPreemption {
 struct AcceleratorOptions {
   bool device_placement = true;  // prepare() moves models to the device, and loaders their batches
   std::optional<MixedPrecision> mixed_precision;  // default: ACCELERATE_MIXED_PRECISION, else no
-  // Batches per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in the
-  // peer.
+  // Batches per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it, as in Accelerate.
   int gradient_accumulation_steps = 1;
   std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin;  // instead of the number
   // The same bits of losses and weights on any number of ranks. gradient_accumulation_steps then counts the micro-batches of a
@@ -117,15 +116,14 @@ struct AcceleratorOptions {
   LogWith log_with;          // experiment trackers: names, or objects (accel/tracking.h)
   std::string project_dir;   // short for project_config.project_dir
   ProjectConfiguration project_config;
-  // false: the scheduler is stepped by you alone, once for each call (at the end of an epoch, say).
+  // false: only your own calls step the scheduler, once for each call (at the end of an epoch, say).
   bool step_scheduler_with_optimizer = true;
   DistributedDataParallelKwargs ddp;
-  // Divides models over the ranks instead of copying them. Default: ACCELERATE_USE_FSDP with the
-  // FSDP_* environment, else none.
+  // Shards models over the ranks instead of copying them. Default: ACCELERATE_USE_FSDP with the FSDP_* environment, otherwise none.
   std::optional<FullyShardedDataParallelPlugin> fsdp_plugin;
   // The same by stages of ZeRO; not together with fsdp_plugin. Default: ACCELERATE_USE_DEEPSPEED, else none.
   std::optional<DeepSpeedPlugin> deepspeed_plugin;
-  // In its place several, by names that differ: for models that are prepared in different ways
+  // Replaces deepspeed_plugin by several with different names, for models that are prepared in different ways
   // (Accelerator::select_deepspeed_plugin()).
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins;
   // Along how many processes copies are kept and models divided; with DeepSpeed it divides nothing itself. Default: with
@@ -161,8 +159,8 @@ struct PrepareDataLoaderOptions {
 // Of Accelerator::prepare_model().
 struct PrepareModelOptions {
   std::optional<bool> device_placement;  // default: AcceleratorOptions::device_placement
-  // For inference and evaluation: mixed precision alone. The model is neither copied nor divided, no rank waits for another in
-  // its forward, and the averages of a BatchNorm stay this rank's own. backward() through it averages nothing.
+  // For inference and evaluation: mixed precision alone. The model is neither copied nor sharded, its forward waits for no other
+  // rank, and the averages of a BatchNorm stay this rank's own. backward() through it averages nothing.
   bool evaluation_mode = false;
 };
 

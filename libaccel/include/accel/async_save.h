@@ -4,12 +4,12 @@
 //   ... train ...
 //   saving.wait();
 //
-// The state is copied before the call returns; the copy is written by a thread. The checkpoint appears, whole, when the last
-// rank has written its part: as with save_checkpoint(), a folder of that name is complete or is not there.
+// The call copies the state and returns; a thread writes the copy. The checkpoint appears when the last rank has written its part.
+// As with save_checkpoint(), a folder of that name is complete or absent.
 //
 // Threads:  the thread that trains, every rank the same calls. One save is under way at a time: another one, in the background
 //           or not, waits for it first, and throws its error when nobody has asked for that yet.
-// Cost:     the call takes a copy of what this rank is to write, which is kept until it is written.
+// Cost:     the call copies what this rank writes; the copy is kept until it is written.
 #pragma once
 
 #include <filesystem>
@@ -26,8 +26,8 @@ class ACCEL_EXPORT AsyncSave {
   AsyncSave(AsyncSave&&) noexcept = default;
   // Ends the save that this object had, as the destructor does.
   AsyncSave& operator=(AsyncSave&& other) noexcept;
-  // Waits for the end of the save; an error that was never asked for is logged. While an exception is on its way it gives the
-  // save up instead, because the other ranks may be gone.
+  // Waits for the end of the save and logs an error that wait() did not throw. During an exception it gives the save up instead,
+  // because the other ranks may be gone.
   ~AsyncSave();
 
   // Whether the save has ended, well or not.

@@ -1,7 +1,7 @@
 // Available: what this program and this machine have.
 //
-// What LibTorch of this program was built for counts, not what the machine has beside it: with LibTorch for the CPU alone
-// is_cuda_available() is false on a machine with GPUs.
+// The build of this program's LibTorch decides, not the machine: with LibTorch for the CPU alone is_cuda_available() is false on a
+// machine with GPUs.
 //
 // Threads:  any.
 // Source:   accelerate.utils.imports.
@@ -60,7 +60,7 @@ namespace accel {
   return false;
 }
 
-// Whether something listens at the port on 127.0.0.1. Throws kInvalidArgument for a port that is not in 1..65535.
+// Whether a process listens at the port on 127.0.0.1. Throws kInvalidArgument for a port outside of 1..65535.
 [[nodiscard]] ACCEL_EXPORT bool is_port_in_use(int port = 29500);
 
 }  // namespace accel

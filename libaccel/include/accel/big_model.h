@@ -1,4 +1,4 @@
-// Big models: modules whose parameters have no memory until somebody gives it to them.
+// Big models: modules whose parameters have no memory at first.
 //
 //   std::shared_ptr<Net> net;
 //   {
@@ -11,8 +11,8 @@
 // memory and the values that its constructor gave it. What is meant by a parameter is a tensor that requires a gradient, for
 // that is what register_parameter() makes of one; a parameter that the constructor freezes itself gets memory.
 //
-// With FullyShardedDataParallelPlugin::cpu_ram_efficient_loading only the main process builds and reads the model, and
-// prepare() sends its values to the others, who never hold it:
+// With FullyShardedDataParallelPlugin::cpu_ram_efficient_loading only the main process builds and reads the model. prepare() sends
+// its values to the others, which never hold the whole model:
 //
 //   const auto empty = accel::init_empty_unless_main();
 //   Net net(options);
@@ -44,7 +44,7 @@ class ACCEL_EXPORT EmptyWeights {
  public:
   EmptyWeights();  // changes nothing
   explicit EmptyWeights(const InitEmptyWeightsOptions& options);
-  // Gives memory to what is no parameter. What cannot get it stays empty, and prepare() names it.
+  // Gives memory to all tensors but parameters. A tensor that cannot get it stays empty, and prepare() names it.
   ~EmptyWeights();
   EmptyWeights(EmptyWeights&&) noexcept;
   EmptyWeights& operator=(EmptyWeights&&) = delete;
@@ -63,8 +63,8 @@ class ACCEL_EXPORT EmptyWeights {
   return EmptyWeights(options);
 }
 
-// The same on all processes but the main one, when cpu_ram_efficient_loading is on; else a scope that changes nothing.
-// Throws kNotInitialized before there is an Accelerator.
+// The same on all processes but the main one if cpu_ram_efficient_loading is on; otherwise a scope that changes nothing. Throws
+// kNotInitialized before an Accelerator exists.
 [[nodiscard]] ACCEL_EXPORT EmptyWeights
 init_empty_unless_main(const InitEmptyWeightsOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Checkpoint: everything a training run needs to go on, in one folder that exists whole or not at all.
+// Checkpoint: the whole state of a training run in one folder, which is complete or absent.
 //
 //   model.safetensors, model_1.safetensors, ...            parameters and buffers of each model
 //   optimizer.safetensors + optimizer.json, optimizer_1..  state by parameter name; scalars and groups
@@ -15,9 +15,8 @@
 // A load reads both, and the folders that HF Accelerate itself saved, of FSDP with FULL_STATE_DICT or SHARDED_STATE_DICT too.
 //
 // A save goes into a hidden folder beside the final one: all ranks write and sync, then rank 0
-// writes the manifest and renames. Whatever kills the job at whatever moment, the folder with the
-// final name is a complete checkpoint or is not there. A failure on one rank fails the save on all,
-// naming that rank.
+// writes the manifest and renames. Whenever the job is killed, the folder with the final name is a complete checkpoint or absent. A
+// failure on one rank fails the save on all, naming that rank.
 //
 // Threads:  the thread that trains; every rank calls the same functions in the same order.
 // Cost:     a save writes the state once, from rank 0 (replicated objects are equal on all ranks),
@@ -56,10 +55,10 @@ namespace accel {
 class AsyncSave;
 
 using CheckpointHook = std::function<void(const std::filesystem::path& folder)>;
-// Takes off `weights` what the save is to leave out; the same on every rank.
+// Removes from `weights` what the save leaves out; the same on every rank.
 using SaveWeightsHook =
     std::function<void(std::vector<ModelWeights>& weights, const std::filesystem::path& folder)>;
-// Takes off `models` what the load is to leave alone; the same on every rank.
+// Removes from `models` those that the load leaves alone; the same on every rank.
 using LoadModelsHook = std::function<void(std::vector<torch::nn::Module*>& models,
                                           const std::filesystem::path& folder)>;
 
@@ -102,7 +101,7 @@ struct CheckpointInfo {
   std::int64_t step = 0;
   std::int64_t generation = 0;  // grows each time a run continues in the folder after another one
   std::int64_t iteration = 0;   // the N of checkpoint_N; 0 for a folder that was named by hand
-  // What the supervisor of this job calls it, after Accelerator::save_state(); empty without one.
+  // The supervisor's name for it, after Accelerator::save_state(); empty without a supervisor.
   std::string commit_token;
 };
 
@@ -137,8 +136,8 @@ ACCEL_EXPORT CheckpointInfo save_checkpoint(const std::filesystem::path& folder,
 
 struct LoadReport {
   CheckpointInfo checkpoint;
-  // What the user should know although the load succeeded: a checkpoint that was passed over and
-  // why, a rank without saved random state. Whole sentences without a newline.
+  // Notices of a load that succeeded: a checkpoint that was skipped and the reason, a rank without saved random state. Whole
+  // sentences without a newline.
   std::vector<std::string> notices;
 };
 
@@ -184,7 +183,7 @@ class ACCEL_EXPORT CheckpointSeries {
   CheckpointInfo save(const CheckpointObjects& objects,
                       std::int64_t step,
                       const SaveStateOptions& files = {});
-  // Begins the same in the background, as async_save_checkpoint() does. The number is used up whatever becomes of it.
+  // Begins the same in the background, as async_save_checkpoint() does. It uses the number up, even if the save fails.
   [[nodiscard]] AsyncSave begin_save(const CheckpointObjects& objects,
                                      std::int64_t step,
                                      const SaveStateOptions& files = {});
@@ -195,11 +194,10 @@ class ACCEL_EXPORT CheckpointSeries {
   //         objects or of a newer format is an error, not passed over.
   LoadReport load_newest(const CheckpointObjects& objects);
   // The same, but std::nullopt when there is none at all; kCheckpointIncomplete, naming the fault of each, when there are
-  // some and none is good: a run does not start anew because of damage. Numbers go on after those that exist either way.
+  // some and none is valid: a run does not start anew because of damage. Numbers go on after those that exist.
   std::optional<LoadReport> load_newest_if_any(const CheckpointObjects& objects);
 
-  // Removes all numbered checkpoints, complete or not; what else is in the folder stays. Errors
-  // kFileIo, kPeerLost.
+  // Removes all numbered checkpoints, complete or not. Other files in the folder stay. Errors kFileIo, kPeerLost.
   void remove_all();
   // Throws kInvalidArgument, on all ranks, naming a numbered folder that is there, complete or not. Every rank calls it.
   void refuse_present();
@@ -287,10 +285,10 @@ struct LoadModelReport {
 };
 
 // Fills `model` from a .safetensors file, a file of torch.save() (.bin, .pt, .pth), an index (.json; also one that maps names to
-// files without a weight_map), or a folder with pytorch_model.bin, model.safetensors or exactly one .index.json, looked for in
-// this order; written by libaccel or by Python. dtypes are converted, shapes must agree. Pickles are read, and nothing in them
-// is run. Changes nothing when it throws. Errors  kSafetensorsMismatch (lists names), kSafetensorsHeader, kCheckpointIncomplete
-// (a damaged pickle), kUnsupported (an option, or what a pickle names), kInvalidArgument, kConfigInvalidValue (an index), kFileIo.
+// files without a weight_map), or a folder with pytorch_model.bin, model.safetensors or exactly one .index.json, in this order;
+// written by libaccel or by Python. dtypes are converted, shapes must agree. Pickles are read and never executed. Changes nothing
+// when it throws. Errors  kSafetensorsMismatch (lists names), kSafetensorsHeader, kCheckpointIncomplete (a damaged pickle),
+// kUnsupported (an option, or a name in a pickle), kInvalidArgument, kConfigInvalidValue (an index), kFileIo.
 ACCEL_EXPORT LoadModelReport load_checkpoint_in_model(torch::nn::Module& model,
                                                       const std::filesystem::path& path,
                                                       const LoadModelOptions& options = {});

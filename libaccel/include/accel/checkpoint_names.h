@@ -1,5 +1,5 @@
 // CheckpointNames: the names of the files that Accelerate and Transformers give to weights and to the state of a training, for
-// programs that look for such files. docs/reference/checkpoint_format.md says which of them libaccel reads and writes.
+// programs that look for such files. docs/reference/accelerate_checkpoints.md lists those that libaccel reads and writes.
 //
 // Source:   accelerate.utils.constants.
 #pragma once

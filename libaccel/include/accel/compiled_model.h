@@ -5,9 +5,9 @@
 //   const torch::NoGradGuard no_grad;
 //   const at::Tensor logits = model(input_ids)["logits"];
 //
-// A package is a program: making a CompiledModel runs machine code of the file with the rights of the process. Load those alone
-// whose programs you would run. A file of `accel export --compile` is one for ExportedModel (ExportedModelOptions::compiled), which
-// also trains, compares the code with its graph and checks each input.
+// A package is a program: making a CompiledModel runs machine code of the file with the rights of the process. Load only files from
+// people whose programs you would run. A file of `accel export --compile` is one for ExportedModel
+// (ExportedModelOptions::compiled), which also trains, compares the code with its graph and checks each input.
 //
 // The package has its weights in it, as no parameters of the module: it is neither trained nor sharded, and train() is refused. One
 // that was compiled with aot_inductor.package_constants_in_so=False takes them from CompiledModelOptions::weights. What a package

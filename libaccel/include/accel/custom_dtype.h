@@ -1,5 +1,5 @@
-// CustomDtype: types of numbers that LibTorch has no tensors of, with the names of HF Accelerate, to read and to write what an
-// estimate of memory or a file says.
+// CustomDtype: types of numbers without tensors in LibTorch, with the names of HF Accelerate, for texts of memory estimates and
+// files.
 #pragma once
 
 namespace accel {

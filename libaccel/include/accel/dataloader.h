@@ -51,7 +51,7 @@ class LoaderOf : public DataLoaderBase {
 
   [[nodiscard]] const std::shared_ptr<const BatchReader<Batch>>& reader() const { return reader_; }
 
-  // One pass. Being the active loader ends with it, however it ends.
+  // One pass. It makes the loader the active one, until it ends in any way.
   class Pass {
    public:
     Pass(std::shared_ptr<LoaderOf> loader, std::int64_t skip_batches)
@@ -234,7 +234,7 @@ class DataLoader {
   [[nodiscard]] std::int64_t epoch() const { return loader_->epoch(); }
   void set_epoch(std::int64_t epoch) { loader_->set_epoch(epoch); }
 
-  // What is behind the handle: position, state, plan.
+  // The loader behind the handle: position, state, plan.
   DataLoaderBase* operator->() const { return loader_.get(); }
   [[nodiscard]] std::shared_ptr<DataLoaderBase> ptr() const { return loader_; }
 
@@ -266,7 +266,7 @@ template <typename Dataset, typename Collate>
 DataLoader(Dataset, DataLoaderOptions, Collate) -> DataLoader<detail::BatchOf<Dataset, Collate>>;
 
 // A loader of the batches of one rank; the given one stays as it is. A prepared one is returned as
-// it is. slice_fn_for_dispatch: of batches that rank 0 reads for all; else it is not called.
+// it is. slice_fn_for_dispatch: for batches that rank 0 reads for all ranks; otherwise it is not called.
 //
 // Errors  kDataSharding for batches that do not divide with split_batches.
 template <typename Batch>

@@ -1,5 +1,5 @@
-// DeepSpeedPlugin: how much of the state of training is divided over the ranks, by the stages of ZeRO, with the names of HF
-// Accelerate. DeepSpeed itself is not used.
+// DeepSpeedPlugin: shards the state of training over the ranks by the stages of ZeRO, with the names of HF Accelerate. DeepSpeed
+// itself is not used.
 //
 //   accel::Accelerator accelerator({.deepspeed_plugin = accel::DeepSpeedPlugin{.zero_stage = 1, .gradient_clipping = 1.0}});
 //
@@ -9,8 +9,8 @@
 //   2       and gradients (FSDP's SHARD_GRAD_OP)           this rank's shards
 //   3       and parameters (FSDP's FULL_SHARD)             this rank's shards
 //
-// A configuration file of DeepSpeed's own (hf_ds_config) goes before the rest; docs/guides/sharding.md says what is read. Where it has an
-// optimizer or a scheduler, prepare() makes them, and the program names a stand-in:
+// A DeepSpeed configuration file (hf_ds_config) overrides the rest; docs/guides/sharding.md lists the keys. If it has an optimizer
+// or a scheduler, prepare() makes them, and the program names a stand-in:
 //
 //   auto [model, optimizer, loader, scheduler] =
 //       accelerator.prepare(net, accel::DummyOptim{.params = net->parameters()}, data_loader,
@@ -37,7 +37,7 @@ namespace accel {
 
 class Scheduler;
 
-// Stands for the optimizer of the file. What is "auto" there is what this says.
+// Stands for the optimizer of the file. Its fields replace "auto" there.
 struct DummyOptim {
   std::vector<at::Tensor> params;
   double lr = 0.001;
@@ -56,8 +56,8 @@ struct DummyScheduler {
 
 struct DeepSpeedPlugin {
   std::optional<int> zero_stage;  // 0 to 3. ACCELERATE_DEEPSPEED_ZERO_STAGE, else 2
-  // What steps of prepared optimizers clip the norm of their gradients to, after all that the program does to them; 0: they do
-  // not. ACCELERATE_GRADIENT_CLIPPING, where "auto" is 1.0 as in the peer; else 0.
+  // The norm to which each step of a prepared optimizer clips its gradients, after all other changes of the program; 0: no
+  // clipping. ACCELERATE_GRADIENT_CLIPPING, where "auto" is 1.0 as in Accelerate; otherwise 0.
   std::optional<double> gradient_clipping;
   // "none"; others are refused. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE.
   std::optional<std::string> offload_optimizer_device;

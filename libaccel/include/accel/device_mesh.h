@@ -1,4 +1,4 @@
-// DeviceMesh: the processes of a job as a grid, and where this one is in it, with the names of PyTorch.
+// DeviceMesh: the processes of a job as a grid, and the place of this one, with the names of PyTorch.
 //
 // An axis has a name; those of a ParallelismConfig are, outermost first, dp_replicate, dp_shard, cp, sp and tp. Processes are in
 // the order of their ranks, the last axis first: neighbours in rank differ in the last axis.

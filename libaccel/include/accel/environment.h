@@ -15,7 +15,7 @@
 
 namespace accel {
 
-// Puts variables back when it goes.
+// Restores variables when it is destroyed.
 class ACCEL_EXPORT EnvironmentGuard {
  public:
   // `before`: values to put back; empty values of it: variables to remove. `prefix`: other variables that begin with it
@@ -38,7 +38,7 @@ class ACCEL_EXPORT EnvironmentGuard {
 [[nodiscard]] ACCEL_EXPORT EnvironmentGuard
 patch_environment(const std::map<std::string, std::string>& variables);
 
-// Removes all variables until the guard goes; then all are as before, and what was added is gone.
+// Removes all variables until the guard is destroyed. Then all are as before, and added ones are removed.
 [[nodiscard]] ACCEL_EXPORT EnvironmentGuard clear_environment();
 
 // Changes nothing now: when the guard goes, the variables that begin with ACCELERATE_ are as they are now, so that what one
@@ -46,7 +46,7 @@ patch_environment(const std::map<std::string, std::string>& variables);
 [[nodiscard]] ACCEL_EXPORT EnvironmentGuard purge_accelerate_environment();
 
 // Writes a configuration for this machine that accel-launch and `accelerate launch` read: all of its GPUs, or one
-// process on the CPU. As JSON, whatever the file is called, as the peer does: JSON is valid YAML.
+// process on the CPU. It writes JSON under any name of the file, as Accelerate does: JSON is valid YAML.
 //
 // mixed_precision  "no", "fp16", "bf16" or "fp8", in any case
 // save_location    empty: default_config.yaml in $HF_HOME/accelerate, $XDG_CACHE_HOME/huggingface/accelerate or

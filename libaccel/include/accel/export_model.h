@@ -6,13 +6,14 @@
 //                       {.input_names = {"ids", "mask"}, .output_names = {"logits"}});
 //
 // forward() runs once in train() and once in eval() on example inputs, and every operator that it calls is written down, as it is
-// called: composite ones stay whole, so that whoever reads the file can train it. The file has both graphs, `model` and `eval`, as
+// called: composite ones stay whole, so that readers of the file can train it. The file has both graphs, `model` and `eval`, as
 // `accel export` writes them, and the weights once. Parameters and buffers have their dotted names; two names of one tensor stay
 // one. What forward() writes in place (the statistics of batch norm) is written in place by the graph.
 //
-// A trace sees operators and no C++: branches are taken as on the example, loops have its number of rounds, sizes are the
-// example's, but for the batch's (ExportOptions::batch_axes). What would go wrong silently is an error: values that are read to decide on them, results whose size depends on
-// values, torch::autograd::Function, writes to parameters. Then the graph is compared with the module (ExportOptions::check).
+// A trace sees operators and no C++: branches are those of the example, loops have its number of rounds, and sizes are the
+// example's, except for the batch (ExportOptions::batch_axes). Silent faults are errors: decisions by values, results whose size
+// depends on values, torch::autograd::Function, writes to parameters. Then the graph is compared with the module
+// (ExportOptions::check).
 // Tensors that are neither inputs nor registered become constants of the file (ExportReport::constants).
 //
 // Threads:  the one that calls; no other may use the module meanwhile. Buffers, the mode, gradients and random generators are

@@ -6,10 +6,9 @@
 //            .auto_wrap_policy = accel::AutoWrapPolicy::kTransformerBasedWrap,
 //            .transformer_cls_names_to_wrap = {{"Block"}}}});
 //
-// The model is not wrapped or changed: prepare() puts its parameters into units, each divided into
-// one shard per rank. What is left out comes from the FSDP_* environment that accel-launch sets, then
-// from the defaults below. docs/guides/sharding.md says what each strategy keeps where, and which options
-// of the peer have no counterpart.
+// The model is not wrapped or changed: prepare() puts its parameters into units, each divided into one shard per rank. Options that
+// are not set come from the FSDP_* environment that accel-launch sets, then from the defaults below. docs/guides/sharding.md has
+// the memory of each strategy, and the options of Accelerate without a counterpart.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +27,12 @@
 
 namespace accel {
 
-// Which dtype lands where. Unset: as the model has it. Floating point values alone are converted.
+// The dtypes of parameters, gradients and buffers. Unset: those of the model. Only floating point values are converted.
 struct MixedPrecisionPolicy {
   // Of the parameters that forward and backward see. This rank's shard of them is kept in fp32 beside (fp64 for fp64), also
   // where the model came in 16 bits: that is what the optimizer and checkpoints work on.
   std::optional<c10::ScalarType> param_dtype;
-  // Of gradients while they are summed over the ranks; else param_dtype. The optimizer sees them as fp32.
+  // Of gradients while they are summed over the ranks; by default param_dtype. The optimizer sees them as fp32.
   std::optional<c10::ScalarType> reduce_dtype;
   std::optional<c10::ScalarType> buffer_dtype;  // of buffers, from prepare() on
   std::optional<c10::ScalarType> output_dtype;  // of what the prepared model's forward returns
@@ -79,15 +78,15 @@ struct FullyShardedDataParallelPlugin {
   // holds the largest parameter at least, and each unit takes as many times its fullest rank as there are ranks.
   bool shard_by_tensor = false;
 
-  // Who writes the files of save_state(). FSDP_STATE_DICT_TYPE, else SHARDED_STATE_DICT: every rank its own parts. FULL: rank 0
-  // all of them. The files are the same.
+  // Which ranks write the files of save_state(). FSDP_STATE_DICT_TYPE, by default SHARDED_STATE_DICT: every rank its own parts.
+  // FULL: rank 0 all of them. The files are the same.
   std::optional<StateDictType> state_dict_type;
   std::optional<StateDictConfig> state_dict_config;        // of models
   std::optional<StateDictConfig> optim_state_dict_config;  // of optimizers
 
-  // When units are fetched. They matter where a unit is fetched at all: FULL_SHARD over several nodes. NO_PREFETCH fetches
-  // nothing ahead, unless forward_prefetch is true; else the next unit of the step before is, in forward as in backward.
-  // FSDP_BACKWARD_PREFETCH, FSDP_FORWARD_PREFETCH.
+  // When units are fetched, with FULL_SHARD over several nodes. NO_PREFETCH fetches nothing ahead, unless forward_prefetch is true.
+  // Otherwise the unit that was next in the last step is fetched ahead, in forward and in backward. FSDP_BACKWARD_PREFETCH,
+  // FSDP_FORWARD_PREFETCH.
   std::optional<BackwardPrefetch> backward_prefetch;
   std::optional<bool> forward_prefetch;
   // True, the default: a rank keeps three units, of which one is fetched ahead. False: six, and four ahead.

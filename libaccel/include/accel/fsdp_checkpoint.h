@@ -4,12 +4,12 @@
 //   accel::save_fsdp_optimizer(accelerator, optimizer, "last");  last/optimizer.bin
 //   accel::load_fsdp_model(accelerator, model, "last");
 //
-// What is read: pytorch_model_fsdp.bin and optimizer.bin (FULL_STATE_DICT), pytorch_model_fsdp_0/ and optimizer_0/ of
-// torch.distributed.checkpoint (SHARDED_STATE_DICT), by any number of ranks and any strategy, by copies and by one process. What is
-// written: FULL_STATE_DICT, whatever state_dict_type() is. Numbers above 0 are in the names: pytorch_model_fsdp_1.bin.
+// Reads pytorch_model_fsdp.bin and optimizer.bin (FULL_STATE_DICT), and pytorch_model_fsdp_0/ and optimizer_0/ of
+// torch.distributed.checkpoint (SHARDED_STATE_DICT), with any number of ranks and any strategy, copies and one process. Writes
+// FULL_STATE_DICT, whatever state_dict_type() is. Numbers above 0 are in the names: pytorch_model_fsdp_1.bin.
 // save_state() with CheckpointFormat::kAccelerate and load_state() do this for all that was prepared.
 //
-// Nothing of a file is run. A load changes nothing when it throws.
+// No file is executed. A load changes nothing when it throws.
 //
 // Threads:  the thread that trains. Requires: every rank makes the same calls, with models and optimizers that were prepared.
 // Errors    throw kInvalidArgument: it was not prepared by this Accelerator; kUnsupported (an optimizer that PyTorch has not; what a

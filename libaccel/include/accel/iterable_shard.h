@@ -100,7 +100,7 @@ class ShardBuffer {
   std::int64_t rows_of_last_ = 0;
 };
 
-// A dataset that is told which epoch begins; one that can give a part of itself; one with a generator of its own.
+// A dataset with set_epoch(); one with shard(); one with a generator of its own.
 template <typename D>
 concept HasSetEpoch = requires(D& dataset, std::int64_t epoch) {
   dataset.set_epoch(epoch);

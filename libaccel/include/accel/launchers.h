@@ -115,8 +115,8 @@ class ACCEL_EXPORT LaunchError : public Error {
   [[nodiscard]] int rank() const noexcept { return rank_; }            // -1: none, it was stopped
   [[nodiscard]] int exit_code() const noexcept { return exit_code_; }  // 0 after a signal
   [[nodiscard]] int signal() const noexcept { return signal_; }        // 0: it exited
-  // "std::runtime_error: no such file": type and what() of the exception, or the text that was thrown, cut at 10,000 bytes;
-  // only the type of what else is thrown; empty when nothing was.
+  // "std::runtime_error: no such file": type and what() of the exception, or the thrown text, cut at 10,000 bytes. Only the type of
+  // other thrown values; empty without an exception.
   [[nodiscard]] const std::string& worker_message() const noexcept { return worker_message_; }
 
  private:

@@ -4,9 +4,9 @@
 //   auto [model, optimizer] = accelerator.prepare(net, lomo);
 //   accelerator.backward(loss, {.learning_rate = 1e-3});   // steps; optimizer.step() and zero_grad() do nothing more
 //
-// Each parameter is stepped as soon as its gradient is there, and the gradient goes. Where all must be known first they are
-// gathered, and the steps are at the end of the backward: several ranks (the buckets of the exchange have them anyway), fp16 (an
-// overflow anywhere leaves all steps out). With clip_grad_norm on one process there are two backwards, the first for the norm.
+// Each parameter is stepped as soon as its gradient exists, and the gradient is freed. If all gradients must be known first, they
+// are collected, and the steps are at the end of the backward: with several ranks (the buckets of the exchange have them anyway)
+// and with fp16 (an overflow skips all steps). With clip_grad_norm one process makes two backwards, the first for the norm.
 //
 //   Lomo       w -= lr g
 //   AdaLomo    Adafactor's factored second moment in place of Adam's, by rows and columns of a matrix
@@ -38,7 +38,7 @@ class ACCEL_EXPORT BackwardOptimizer : public detail::CheckpointedOptimizer {
 
   // Another backward: its rate. Once for all parameters.
   virtual void begin(double learning_rate) = 0;
-  // Steps one by its gradient, and lets go of that.
+  // Steps one parameter by its gradient, and frees the gradient.
   virtual void step_parameter(at::Tensor& parameter) = 0;
   [[nodiscard]] virtual std::optional<double> clip_grad_norm() const = 0;
   [[nodiscard]] virtual std::optional<double> clip_grad_value() const = 0;

@@ -24,8 +24,8 @@
 
 namespace accel {
 
-// Whether it says that memory was short: std::bad_alloc, c10::OutOfMemoryError, an accel::Error of kOutOfMemory, and the texts
-// that Accelerate looks for (" out of memory.", "DefaultCPUAllocator: can't allocate memory",
+// Whether the exception reports a lack of memory: std::bad_alloc, c10::OutOfMemoryError, an accel::Error of kOutOfMemory, and the
+// texts that Accelerate looks for (" out of memory.", "DefaultCPUAllocator: can't allocate memory",
 // "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.", ...).
 [[nodiscard]] ACCEL_EXPORT bool should_reduce_batch_size(const std::exception& error);
 
@@ -113,8 +113,8 @@ class WithBatchSize {
 
 // A callable that runs function(batch_size, args...) until it fits, and returns what it returns. The size that fitted is kept
 // for its next calls.
-// With several ranks all of them try again when one was short of memory and the others have finished the function. When the
-// others were in the midst of a collective, that one fails on all ranks: nobody hangs, and the error names the batch size.
+// With several ranks all of them try again when one was short of memory and the others have finished the function. If the others
+// were inside a collective, it fails on all ranks, and the error names the batch size.
 // Errors  throws kOutOfMemory "No executable batch size found, reached zero."; what the function throws for other reasons.
 template <typename Function>
 [[nodiscard]] detail::WithBatchSize<Function> find_executable_batch_size(

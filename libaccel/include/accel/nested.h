@@ -124,7 +124,7 @@ concept TensorNested = detail::Contains<std::remove_cvref_t<T>, at::Tensor>::val
 
 namespace detail {
 
-// Whether nothing of T is hidden: a tensor, a number, a word or text, or what is made of such.
+// Whether T has only visible parts: a tensor, a number, a text, or data made of these.
 template <typename T>
 struct IsNested : std::bool_constant<std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> ||
                                      std::is_enum_v<T> || std::is_same_v<T, std::string> ||
@@ -154,7 +154,7 @@ requires(HasFields<T> || ExampleLike<T>) struct IsNested<T>
 
 }  // namespace detail
 
-// Nested data through and through: no leaf is of a class that could hold tensors which nobody sees.
+// Nested data only: no leaf is of a class that could hide tensors.
 template <typename T>
 concept Nested = detail::IsNested<std::remove_cvref_t<T>>::value;
 

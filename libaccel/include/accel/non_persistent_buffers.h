@@ -10,7 +10,7 @@
 //   };
 //
 // Source: torch.nn.Module.register_buffer().
-// Threads:  called by whoever saves or loads.
+// Threads:  called on the thread that saves or loads.
 #pragma once
 
 #include <string>

@@ -1,17 +1,16 @@
 // Operations: collectives on nested data (see nested.h) and on plain objects (see object_codec.h).
 //
 // Every rank must call the same operations in the same order, with data of the same structure.
-// Without a process group (one process that nobody launched) they return their input.
+// Without a process group (one process without a launcher) they return their input.
 //
 //   N = 2, rank r holds [1, 2] + 2r       gather          [1, 2, 3, 4] on both
 //                                         reduce kSum     [4, 6]    kMean [2, 3]    kMax [3, 4]
 //                                         broadcast       [1, 2]
 //
-// gather, reduce and broadcast compare first what the ranks bring: Gloo ends the process when sizes
-// differ, from a thread of its own. A mismatch throws kShapeMismatch on every rank with a table of
-// what each one brought. Without ACCELERATE_DEBUG_MODE=1 only a fingerprint is exchanged, and the
-// table when it differs. gather_object, broadcast_object_list and broadcast_object are compared only with it: the operation, the type
-// of the objects, and who sends them; their numbers and values may differ.
+// gather, reduce and broadcast first compare the tensors of the ranks, because Gloo ends the process from a thread of its own when
+// sizes differ. A mismatch throws kShapeMismatch on every rank with a table of all shapes. Without ACCELERATE_DEBUG_MODE=1 only a
+// fingerprint is exchanged, and the table when it differs. With it gather_object, broadcast_object_list and broadcast_object
+// compare the operation, the type of the objects and the sender too; numbers and values of objects may differ.
 //
 // Errors    kPeerLost and kProcessGroup from all of them, naming the operation; kNotInitialized after
 //           PartialState::reset() or destroy_process_group().
@@ -58,7 +57,7 @@ class ACCEL_EXPORT CollectiveCall {
   CollectiveCall(const CollectiveCall&) = delete;
   CollectiveCall& operator=(const CollectiveCall&) = delete;
 
-  // Whether there is nobody to talk to.
+  // Whether there is no other rank.
   [[nodiscard]] bool alone() const { return group_ == nullptr; }
 
   // Throws kShapeMismatch when the tensors' shapes or types, or the operations, differ between
@@ -73,7 +72,7 @@ class ACCEL_EXPORT CollectiveCall {
   }
 
   // With ACCELERATE_DEBUG_MODE=1 throws kShapeMismatch when the operations, the types of the objects or the senders differ
-  // between ranks; else does nothing. from_process: -1 where all send.
+  // between ranks; otherwise does nothing. from_process: -1 if all send.
   void verify_objects(const std::type_info& type, int from_process = -1) const;
 
   [[nodiscard]] at::Tensor gather(const at::Tensor& tensor) const;

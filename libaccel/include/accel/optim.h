@@ -1,8 +1,7 @@
 // Optim: the optimizer and the scheduler that Accelerator::prepare() hands back.
 //
-// They forward to the wrapped objects, but only when this batch ends an accumulation
-// (GradientState::sync_gradients()); in between step() and zero_grad() do nothing. So the training
-// loop is the same with and without accumulation, ranks and loss scaling.
+// They forward to the wrapped objects if this batch ends an accumulation (GradientState::sync_gradients()). Otherwise step() and
+// zero_grad() do nothing. So the training loop is the same with and without accumulation, ranks and loss scaling.
 //
 // Both are handles: copies refer to the same object.
 //
@@ -53,7 +52,7 @@ class ACCEL_EXPORT AcceleratedOptimizer {
 
   // Clears the gradients, unless they are still being accumulated. set_to_none releases their
   // memory. On several ranks the wrapped optimizer's own zero_grad(false) throws where
-  // gradients are views of c10d::Reducer's buckets: it cannot clear such.
+  // gradients are views of c10d::Reducer's buckets, which it cannot clear.
   void zero_grad(bool set_to_none = true) const;
 
   // Sets the mode of an optimizer that has two, as the schedule-free ones do (accel/train_eval.h); of others it does nothing. On

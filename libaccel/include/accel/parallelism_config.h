@@ -1,4 +1,4 @@
-// ParallelismConfig: along how many processes a training is divided, and in which ways, with the names of HF Accelerate.
+// ParallelismConfig: the copies and shards of a training by axis, with the names of HF Accelerate.
 //
 //   accel::Accelerator accelerator(
 //       {.parallelism_config = accel::ParallelismConfig{.dp_replicate_size = 2, .dp_shard_size = 4}});

@@ -9,7 +9,7 @@
 // (RECORD_USER_SCOPE). Names, numbers and table are those of torch.profiler. With a schedule, call step() at the end of each
 // step of training.
 //
-// Threads:  the one that made it; events of the threads that LibTorch starts for it are recorded, those of other threads not.
+// Threads:  the one that made it. Events of threads that LibTorch starts for it are recorded, those of other threads not.
 // Cost:     nothing where no profiler lives. While one records, about 1 us for each operator and 300 bytes until it ends.
 // Source:   torch/autograd/profiler_util.py and torch/profiler/profiler.py of PyTorch 2.11; tests/peer/profiler.py.
 #pragma once
@@ -72,7 +72,7 @@ struct KeyAveragesOptions {
 
 class ACCEL_EXPORT Profiler {
  public:
-  // The end of its life stops it, as stop() does; errors are logged then. Where an exception ends it no file is written.
+  // Destruction stops it, as stop() does, and logs errors. After an exception no file is written.
   ~Profiler();
   Profiler(Profiler&&) noexcept;
   Profiler& operator=(Profiler&&) = delete;

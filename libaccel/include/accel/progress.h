@@ -39,7 +39,7 @@ struct ProgressOptions {
   std::chrono::milliseconds plain_interval{10'000};  // between lines elsewhere
 };
 
-// A bar to be moved by hand. The end of its life closes it.
+// A bar to be moved by hand. Destruction closes it.
 class ACCEL_EXPORT ProgressBar {
  public:
   explicit ProgressBar(ProgressOptions options = {});
@@ -47,7 +47,7 @@ class ACCEL_EXPORT ProgressBar {
   ProgressBar(ProgressBar&&) noexcept;
   ProgressBar& operator=(ProgressBar&&) noexcept;
 
-  // So many steps are done.
+  // Adds done steps.
   void update(std::int64_t steps = 1);
   // Shown after the rate, such as "loss=0.12", from the next paint on.
   void set_postfix(std::string text);

@@ -1,4 +1,4 @@
-// Rendezvous: where ranks meet that no launcher of accel started: those of an MPI communicator, say.
+// Rendezvous: a meeting point for ranks without a launcher of accel, such as those of an MPI communicator.
 //
 //   std::optional<accel::Rendezvous> rendezvous;
 //   if (rank == 0) rendezvous.emplace();                                  // opens a store on a free port
@@ -10,10 +10,10 @@
 //   barrier();              // by the program's own means: others may still speak to the store
 //   rendezvous.reset();
 //
-// Nothing is read from the environment but MASTER_ADDR's sibling GLOO_SOCKET_IFNAME, where ranks are on several nodes. What a
-// launcher does beside starting workers is not there: no restarts, no watch for hangs, no checkpoints in memory.
+// The environment is not read, except for GLOO_SOCKET_IFNAME when ranks are on several nodes. The other services of a launcher are
+// missing: restarts, detection of hangs, checkpoints in memory.
 //
-// Trust:    as with torch's store: who reaches the port can read and write what ranks tell each other while they meet. Name the
+// Trust:    as with torch's store: a client that reaches the port can read and write what ranks exchange while they meet. Name the
 //           address of an interface that others do not reach ("127.0.0.1" on one node).
 #pragma once
 
@@ -52,8 +52,8 @@ struct RankPlacement {
   int local_world_size = 1;  // their number
 };
 
-// Who this process is among those that meet there. Errors  kInvalidArgument: what is no such address (of one
-// rank it may be empty), or ranks that do not fit.
+// The identity of this process among those that meet there. Errors  kInvalidArgument: not such an address (for one rank it may be
+// empty), or ranks that do not fit.
 ACCEL_EXPORT WorkerIdentity identity_at(const std::string& address, const RankPlacement& placement);
 
 }  // namespace accel

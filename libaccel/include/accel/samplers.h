@@ -7,8 +7,8 @@
 //   Sampler --IndexOrder--> BatchSampler --BatchList--> BatchSamplerShard --BatchList--> DataLoader
 //
 // RandomSampler yields the order of torch.utils.data.RandomSampler (torch.randperm) for a generator
-// in the same state; SeedableRandomSampler yields that of HF Accelerate's. PermutationSampler has an order of its own, which
-// nobody has to draw.
+// in the same state; SeedableRandomSampler yields that of HF Accelerate's. PermutationSampler computes an order of its own, without
+// drawing it.
 //
 // Threads:  the samplers are not synchronised; any thread may read an IndexOrder.
 // Cost:     8 bytes for each element of a random order; nothing for a sequential or permuted one.

@@ -47,8 +47,8 @@ ACCEL_EXPORT void save(const c10::IValue& object,
                        const std::filesystem::path& file,
                        const SaveObjectOptions& options = {});
 
-// Nothing of the file is run. NumPy arrays and Python's own classes are kUnsupported, by name. Errors  kCheckpointIncomplete (what
-// is damaged, and where), kUnsupported, kFileIo.
+// The file is not executed. NumPy arrays and Python's own classes are kUnsupported, by name. Errors  kCheckpointIncomplete (the
+// damage and its place), kUnsupported, kFileIo.
 [[nodiscard]] ACCEL_EXPORT c10::IValue load(const std::filesystem::path& file);
 
 // The tensors of a .safetensors file or of a file of torch.save(), by name. Errors  as load(), safetensors::load_file();

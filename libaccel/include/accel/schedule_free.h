@@ -1,4 +1,4 @@
-// ScheduleFree: AdamW and SGD that need no schedule of the learning rate, for they average the weights as they go.
+// ScheduleFree: AdamW and SGD without a schedule of the learning rate, because they average the weights.
 //
 //   accel::AdamWScheduleFree adamw(net->parameters(), accel::AdamWScheduleFreeOptions(2.5e-3).warmup_steps(100));
 //   auto [model, optimizer, loader] = accelerator.prepare(net, adamw, data_loader);
@@ -6,11 +6,11 @@
 //   ...
 //   optimizer.eval();    // before the model is evaluated, or saved for others
 //
-// There are two sets of weights: x, the average, to be evaluated by, and z, where plain steps have come to. The parameters hold x
-// after eval(), and after train() the point between them, y = beta x + (1 - beta) z, where gradients are taken.
+// They have two sets of weights: x, the average, for evaluation, and z, the result of plain steps. The parameters hold x after
+// eval(), and after train() the point between them, y = beta x + (1 - beta) z, where gradients are taken.
 //
-// Checkpoints (save_state) are made in train mode: what eval() and train() do to the parameters rounds them. One made in eval mode
-// holds x and the mode.
+// Make checkpoints (save_state) in train mode, because a change of mode rounds the parameters. One made in eval mode holds x and
+// the mode.
 // Threads:  the thread that trains.
 // Cost:     AdamW as torch's, with z in place of the mean; SGD one tensor as large as the parameters. train() and eval(): a pass
 //           over them.

@@ -1,7 +1,7 @@
-// SeesParameters: which parameters of prepared models an object looks at while a checkpoint is made or read.
+// SeesParameters: the parameters of prepared models that an object reads while a checkpoint is made or loaded.
 //
-// With a mixed precision policy no rank has the parameters in full precision. Whoever looks at the model from state_dict() or
-// load_state_dict() gets them gathered for as long as it takes: all of them, unless it says which.
+// With a mixed precision policy no rank has the parameters in full precision. They are gathered for an object's state_dict() and
+// load_state_dict(): all of them, unless the object names those that it needs.
 //
 //   struct Head : accel::Stateful, accel::SeesParameters {
 //     std::vector<at::Tensor> parameters_seen() const override { return {head->weight}; }
@@ -9,8 +9,8 @@
 //   };
 //
 // Threads:  the thread that trains.
-// Cost:     an object that sees nothing costs nothing; else those units that the parameters are in, whole, on the ranks that
-//           call it: the one that writes while a checkpoint is made, all while one is read.
+// Cost:     nothing for an object that names no parameter; otherwise the units of its parameters, whole, on the calling ranks: the
+//           one that writes while a checkpoint is made, all while one is read.
 #pragma once
 
 #include <vector>

@@ -1,7 +1,6 @@
-// State: who this process is among the others, and what they agreed on.
+// State: the rank of this process, its group, and their settings.
 //
-// Three handles on state that exists once per process; constructing one sets the state up when that
-// has not happened yet, and every later one refers to the same:
+// Three handles on state that exists once per process. The first handle sets the state up; later ones refer to the same:
 //
 //   PartialState      ranks, device, process group; joins the group from the environment contract
 //   AcceleratorState  the same plus the mixed precision
@@ -44,13 +43,14 @@ class ProcessState;
 
 // How the process group is formed; names as those of torch.distributed.init_process_group. Times are above 0, 24 days at most.
 struct InitProcessGroupKwargs {
-  // Empty: "shm" when all ranks are on one node, else "gloo". Either by name: that one or an error.
+  // Empty: "shm" for the ranks of one node, "two_level" over several, "gloo" with a warning if they cannot share memory. "shm" or
+  // "gloo": that one or an error.
   std::string backend;
   std::chrono::milliseconds timeout{30 * 60 *
                                     1000};  // of one collective; lower it to see hangs sooner
   std::chrono::milliseconds store_timeout{5 * 60 * 1000};  // for all ranks to appear at MASTER_ADDR
-  // Who this process is and where the ranks meet, in place of the environment: for ranks that another program than a launcher of
-  // accel started (accel/rendezvous.h). A later state that names another one throws kInvalidArgument.
+  // The identity of this process and the meeting point, in place of the environment, for ranks without a launcher of accel
+  // (accel/rendezvous.h). A later state with another identity throws kInvalidArgument.
   std::optional<WorkerIdentity> identity;
 };
 
@@ -94,7 +94,7 @@ class ACCEL_EXPORT PartialState {
   [[nodiscard]] int num_processes() const;
   [[nodiscard]] int local_num_processes() const;
   [[nodiscard]] DistributedType distributed_type() const;
-  // "shm" or "gloo", or empty when there is one process that nobody launched.
+  // "shm", "two_level" or "gloo"; empty for one process without a launcher.
   [[nodiscard]] std::string backend() const;
   [[nodiscard]] c10::Device device() const;
   // ACCELERATE_DEBUG_MODE: collectives compare the shapes of all ranks first.
@@ -106,8 +106,8 @@ class ACCEL_EXPORT PartialState {
   [[nodiscard]] bool is_local_main_process() const;
   [[nodiscard]] bool is_last_process() const;
 
-  // What the operations go through; for libaccel. nullptr when there is one process that nobody launched. Throws kNotInitialized
-  // without a state, and after destroy_process_group().
+  // The group of the operations; for libaccel. nullptr for one process without a launcher. Throws kNotInitialized without a state,
+  // and after destroy_process_group().
   [[nodiscard]] static std::shared_ptr<ProcessGroup> process_group();
 
   // Blocks until every rank has called it. Errors kPeerLost, kProcessGroup.
@@ -144,7 +144,7 @@ class ACCEL_EXPORT PartialState {
     return call_if(local_process_index() == local_index || !use_distributed(), std::forward<F>(fn));
   }
 
-  // This rank's part of a vector, a tensor (rows) or a map of them; see split.h for who gets what.
+  // This rank's part of a vector, a tensor (rows) or a map of them; split.h has the rule.
   template <typename T>
   [[nodiscard]] T split_between_processes(const T& inputs, const SplitOptions& options = {}) const {
     return split_for_process(inputs, num_processes(), process_index(), options);

@@ -1,4 +1,4 @@
-// StateDict: what an object hands over to be checkpointed: named tensors and named plain values.
+// StateDict: the state of an object in a checkpoint: named tensors and named plain values.
 //
 // Anything with state_dict() and load_state_dict(const StateDict&) can be registered for
 // checkpointing. Tensors go into a safetensors file, values into JSON; both keep their names.

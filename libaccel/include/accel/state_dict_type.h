@@ -1,4 +1,4 @@
-// StateDictType: in which form the state of a divided model or optimizer is handed over and saved, with the names of the peer.
+// StateDictType: the form of a sharded model's or optimizer's state when it is handed over or saved, with the names of Accelerate.
 //
 //   FULL_STATE_DICT      whole tensors by name, gathered on rank 0
 //   SHARDED_STATE_DICT   of each tensor the part that this rank has
@@ -9,7 +9,7 @@
 
 namespace accel {
 
-// The peer's numbers are one higher.
+// The numbers of PyTorch and Accelerate are one higher.
 enum class StateDictType { kFull, kLocal, kSharded };
 
 struct StateDictConfig {

@@ -1,10 +1,10 @@
-// StateHooks: what a program adds to save_state() and load_state() of its Accelerator.
+// StateHooks: functions that a program adds to save_state() and load_state() of its Accelerator.
 //
 //   auto handle = accelerator.register_save_state_pre_hook(
 //       [](const auto& models, const auto& folder) { write_config(folder / "config.json"); });
 //   handle.remove();
 //
-// One that takes weights off `weights` saves them itself; one that takes models off `models` loads them itself:
+// A hook that removes weights from `weights` saves them itself; one that removes models from `models` loads them itself:
 //
 //   accelerator.register_save_state_pre_hook([](const auto& models, auto& weights, const auto& folder) {
 //     save_adapter(*models[0], folder / "adapter.safetensors");
@@ -47,11 +47,11 @@ struct ModelWeights {
 // models: those that were prepared, in that order. folder: the one that is being built, where plain files may be left.
 using StateHook = std::function<void(const std::vector<torch::nn::Module*>& models,
                                      const std::filesystem::path& folder)>;
-// weights: of the models, in their order. What is taken off, a model's or single tensors, is not saved: the same on every rank.
+// weights: of the models, in their order. Removed models or tensors are not saved: the same on every rank.
 using SaveStateHook = std::function<void(const std::vector<torch::nn::Module*>& models,
                                          std::vector<ModelWeights>& weights,
                                          const std::filesystem::path& folder)>;
-// models: those that will be loaded. What is taken off is left alone: the same on every rank. folder: the checkpoint.
+// models: those that will be loaded. Removed ones are left alone: the same on every rank. folder: the checkpoint.
 using LoadStateHook = std::function<void(std::vector<torch::nn::Module*>& models,
                                          const std::filesystem::path& folder)>;
 
@@ -65,8 +65,7 @@ struct StateHooks {
 
 }  // namespace detail
 
-// Takes one hook away again. A handle that is dropped leaves its hook in place; one that outlives
-// the Accelerator does nothing.
+// Removes one hook. A dropped handle leaves its hook in place; one that outlives the Accelerator does nothing.
 class RemovableHandle {
  public:
   template <typename Hook>

@@ -6,8 +6,8 @@
 //
 // A part is a range of the elements of a tensor. The parts of all ranks (of one replica, under HYBRID_SHARD) make the whole.
 //
-// Memory:   with a plugin (FSDP, ZeRO) FULL is copies, whatever its strategy divides. Everything else is the memory of the model
-//           and its optimizer, which the next step changes: clone what is to stay. It must not be written to.
+// Memory:   with a plugin (FSDP, ZeRO) FULL is copies, for every strategy. Otherwise it is the memory of the model and its
+//           optimizer, which the next step changes: clone what you keep. Do not write to it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// TrackerValue: what an experiment tracker is given, a tree of the kinds that JSON has.
+// TrackerValue: a value for an experiment tracker, a tree of JSON's kinds.
 //
 //   accelerator.log({{"loss", 0.5}, {"epoch", 3}, {"note", "warm-up is over"}}, step);
 //   accelerator.log({{"losses", accel::TrackerDict{{"train", 0.5}, {"eval", 0.6}}}}, step);

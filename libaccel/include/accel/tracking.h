@@ -46,7 +46,7 @@ class ACCEL_EXPORT GeneralTracker {
  public:
   virtual ~GeneralTracker();
 
-  // What log_with and get_tracker() call it.
+  // Its name for log_with and get_tracker().
   [[nodiscard]] virtual std::string name() const = 0;
   // Whether it needs ProjectConfiguration::logging_dir or project_dir.
   [[nodiscard]] virtual bool requires_logging_directory() const = 0;
@@ -122,7 +122,7 @@ class ACCEL_EXPORT TensorBoardTracker final : public QueuedTracker {
 };
 
 // A line of JSON for each call: {"step":3,"time":1767225600.5,"loss":0.5}. The configuration is {"config":{...},"time":...}.
-// What is not finite is null. A file that is there is appended to.
+// Numbers that are not finite are null. An existing file is appended to.
 class ACCEL_EXPORT JsonlTracker final : public QueuedTracker {
  public:
   JsonlTracker(std::string run_name, std::filesystem::path logging_dir, TrackerDict kwargs = {});

@@ -1,4 +1,4 @@
-// TrainEval: what an optimizer is that has other parameters while it trains than those to be looked at.
+// TrainEval: an optimizer whose parameters differ between training and evaluation.
 //
 // AcceleratedOptimizer::train() and eval() reach it. A class of your own may derive from it beside torch::optim::Optimizer.
 //
@@ -13,9 +13,9 @@ class ACCEL_EXPORT TrainEval {
  public:
   virtual ~TrainEval() = default;
 
-  // The parameters become those that steps are made from. Nothing where they are so already.
+  // Sets the parameters for training steps. Does nothing in that mode.
   virtual void train() = 0;
-  // The parameters become those that a model is judged, or saved for others, by. Nothing where they are so already.
+  // Sets the parameters for evaluation, or for a model that is saved for others. Does nothing in that mode.
   virtual void eval() = 0;
 };
 

@@ -55,7 +55,7 @@ enum class RNGType {
 // How reduce() combines the values of the ranks; kNone: not at all, each keeps its own.
 enum class Reduction { kMean, kSum, kMax, kNone };
 
-// How FSDP divides the state of training; docs/guides/sharding.md. The peer's numbers are one higher.
+// How FSDP shards the state of training; docs/guides/sharding.md. The numbers of PyTorch and Accelerate are one higher.
 enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard, kHybridShard, kHybridShardZero2 };
 
 // How copies of a model compress the gradients that they exchange; accel/communication_hook.h.

@@ -7,7 +7,7 @@
 
 namespace accel {
 
-// "0.1.0".
+// Such as "0.2.0".
 ACCEL_EXPORT std::string_view version() noexcept;
 
 // "2.11.0": the version of LibTorch that libaccel was compiled against.

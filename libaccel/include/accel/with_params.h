@@ -10,8 +10,8 @@
 // accessor(), torch::save(module) and kernels of one's own do. Everywhere else parameters are always in memory, and holding
 // them does nothing, so that one program serves both.
 //
-// What is held can be read. Writing to it ends with pager.read_only, as on one node. optimizer.step() and load_state() throw
-// kUnsupported on all ranks while one holds parameters, and name it.
+// Held parameters can be read. A write ends with pager.read_only, as on one node. optimizer.step() and load_state() throw
+// kUnsupported on all ranks, naming a held parameter, while one is held.
 //
 // Threads:  the thread that trains.
 // Cost:     over several nodes the bytes of the units that the parameters lie in, fetched where the node lacks them.
