@@ -347,7 +347,8 @@ constexpr FlagSpec kLaunchFlags[] = {
      kWatching,
      "Serve a page that shows the job while it runs, for a browser. A line on stderr has its "
      "address, "
-     "with a token: anyone with the token can read the output of the job. For jobs on one machine."},
+     "with a token: anyone with the token can read the output of the job. For jobs on one "
+     "machine."},
     {"dashboard_port",
      0,
      FlagKind::kInteger,
@@ -409,7 +410,8 @@ constexpr FlagSpec kLaunchFlags[] = {
      "ADDR:PORT",
      "",
      kNodes,
-     "Where the nodes meet, an address or a name; the launcher on that machine hosts the coordinator. "
+     "Where the nodes meet, an address or a name; the launcher on that machine hosts the "
+     "coordinator. "
      "With a fixed number of nodes and no --rdzv_token_file it is --main_process_ip and its port, "
      "and ranks come in the order of joins. With --rdzv_backend c10d, a range of nodes and no "
      "token, it has no authentication."},

@@ -24,8 +24,7 @@ std::string remedy_for_token(const CommandLine& line) {
   std::string remedy =
       "make one with `(umask 077; openssl rand -hex 32 > token)` and copy it to each node";
   if (may_meet_openly(line)) {
-    remedy += ", or give " + line.spelled("rdzv_backend") +
-              " c10d, which has no authentication";
+    remedy += ", or give " + line.spelled("rdzv_backend") + " c10d, which has no authentication";
   }
   return remedy;
 }
