@@ -13,6 +13,7 @@
 #include "agent/jobs/job_request.h"
 #include "agent/jobs/job_state.h"
 #include "agent/logs/log_stream.h"
+#include "agent/shims/heard_workers.h"
 #include "runtime/printable.h"
 
 namespace accel::agent {
@@ -282,7 +283,11 @@ grpc::ServerUnaryReactor* ControlService::ListJobs(Context* context,
     const AccessPolicy policy(parts_.config, parts_.agent_uid);
     std::vector<v1::Job> jobs;
     for (const v1::Job* job : parts_.jobs.all()) {
-      if (policy.allows(caller, Deed::kSee, job->uid())) jobs.push_back(*job);
+      if (!policy.allows(caller, Deed::kSee, job->uid())) continue;
+      jobs.push_back(*job);
+      if (!request->with_steps()) continue;
+      show_steps(jobs.back(), parts_.jobs.counters_of(*job));
+      parts_.jobs.look_at(*job);
     }
     list->set_node_id(parts_.config.node_id);
     list->set_draining(parts_.jobs.is_draining());

@@ -257,13 +257,19 @@ void JobRunner::look_for_steps() {
   });
 }
 
+// One that has not answered yet is not asked again: it may be stopped.
+void JobRunner::look_at(Entry& entry) {
+  if (!entry.shim || entry.num_looks > 0) return;
+  ++entry.num_looks;
+  entry.shim.request(supervisor::TakeSnapshot{});
+}
+
+void JobRunner::look_at(const v1::Job& job) {
+  if (Entry* const found = entry(job.job_uuid())) look_at(*found);
+}
+
 void JobRunner::look(std::function<void()> done) {
-  for (const auto& entry : entries_) {
-    // One that has not answered yet is not asked again: it may be stopped.
-    if (!entry->shim || entry->num_looks > 0) continue;
-    ++entry->num_looks;
-    entry->shim.request(supervisor::TakeSnapshot{});
-  }
+  for (const auto& entry : entries_) look_at(*entry);
   looks_.push_back(std::move(done));
   tell_looks();
 }

@@ -91,7 +91,9 @@ class JobRunner {
   [[nodiscard]] const supervisor::JobCounters& counters_of(const v1::Job& job) const;
   // What happened to it, as far as this agent heard.
   [[nodiscard]] const supervisor::JobTimeline& timeline_of(const v1::Job& job) const;
-  // Asks where the workers stand; `done` when all shims have answered that do.
+  // Asks where its workers stand: counters_of() has it once the shim has answered.
+  void look_at(const v1::Job& job);
+  // The same of all jobs; `done` when all shims have answered that do.
   void look(std::function<void()> done);
 
   // The folder below which the job's files are; see LogLayout.
@@ -129,6 +131,7 @@ class JobRunner {
   void limit_stop(Entry& entry);
   void on_event(Entry& entry, const supervisor::HostEvent& event);
   void look_for_steps();
+  static void look_at(Entry& entry);
   void tell_looks();
   void changed(Entry& entry);
   void write_record(Entry& entry);

@@ -7,9 +7,9 @@
 namespace accel::agent {
 namespace {
 
-v1::Worker* worker_of(v1::Job& job, const supervisor::WorkerExit& exit) {
-  const bool is_there = exit.local_rank >= 0 && exit.local_rank < job.workers_size();
-  return is_there ? job.mutable_workers(exit.local_rank) : nullptr;
+v1::Worker* worker_of(v1::Job& job, int local_rank) {
+  const bool is_there = local_rank >= 0 && local_rank < job.workers_size();
+  return is_there ? job.mutable_workers(local_rank) : nullptr;
 }
 
 void set_generation(v1::Job& job, int generation) {
@@ -46,13 +46,22 @@ void show_standing(v1::Job& job, const supervisor::Snapshot& snapshot, bool is_s
     worker.set_pid(seen.is_alive ? seen.pid : 0);
   }
   for (const supervisor::WorkerExit& exit : snapshot.exits) {
-    v1::Worker* worker = worker_of(job, exit);
+    v1::Worker* worker = worker_of(job, exit.local_rank);
     if (worker != nullptr && !worker->has_exit()) *worker->mutable_exit() = describe_end(exit);
   }
 }
 
+void show_steps(v1::Job& job, const supervisor::JobCounters& counters) {
+  for (const supervisor::JobCounters::Sight& sight : counters.sights()) {
+    v1::Worker* const worker = worker_of(job, sight.local_rank);
+    if (worker == nullptr) continue;
+    worker->set_step(sight.step);
+    if (sight.seconds_per_step > 0) worker->set_step_seconds(sight.seconds_per_step);
+  }
+}
+
 void show_exit(v1::Job& job, const supervisor::WorkerExit& exit) {
-  v1::Worker* worker = worker_of(job, exit);
+  v1::Worker* worker = worker_of(job, exit.local_rank);
   if (worker == nullptr) return;
   worker->set_pid(0);
   *worker->mutable_exit() = describe_end(exit);

@@ -9,6 +9,7 @@
 #include <accel/result.h>
 
 #include "accel/v1/control.pb.h"
+#include "runtime/supervisor/metrics/job_counters.h"
 #include "runtime/supervisor/protocol/frames.h"
 
 namespace accel::agent {
@@ -16,6 +17,8 @@ namespace accel::agent {
 // `is_stopping`: somebody has asked for its end.
 void show_started(v1::Job& job, const supervisor::GenerationStarted& started, bool is_stopping);
 void show_standing(v1::Job& job, const supervisor::Snapshot& snapshot, bool is_stopping);
+// As the last snapshot showed them.
+void show_steps(v1::Job& job, const supervisor::JobCounters& counters);
 void show_exit(v1::Job& job, const supervisor::WorkerExit& exit);
 // The job has ended.
 void show_outcome(v1::Job& job, const supervisor::JobOutcome& outcome, bool is_stopping);

@@ -1,5 +1,7 @@
 #include "launcher/agent_commands/agent_commands.h"
 
+#include <cstdio>
+
 #include <CLI/CLI.hpp>
 
 #include "launcher/agent_commands/signal_word.h"
@@ -148,6 +150,13 @@ void add_drain(CLI::App& command, AgentFlags& flags) {
   command.add_flag("--stop", flags.stop_jobs, "stop what runs there");
 }
 
+void add_top(CLI::App& command, AgentFlags& flags) {
+  add_job(command, flags)->description("id or uuid: begin with its ranks");
+  command.add_flag("--once", flags.once, "print one frame as text, after one interval");
+  command.add_option("--interval", flags.interval, "seconds between two looks, from 0.1 (1)")
+      ->check(seconds_from(0.1));
+}
+
 void add_optional_job(CLI::App& command, AgentFlags& flags) {
   add_job(command, flags);
 }
@@ -175,6 +184,7 @@ std::span<const AgentCommand> agent_commands() noexcept {
       {"diagnose", "where the workers of a job stand, by the kernel's word", add_required_job},
       {"ledger", "where the time of a job went", add_required_job},
       {"watch", "each change of a job until it ends, or of all jobs", add_optional_job},
+      {"top", "jobs and their workers on the whole screen: sort, filter, follow, stop", add_top},
       {"drain", "let the node start no more jobs", add_drain},
       {"undrain", "let the node start jobs again", add_nothing},
   };
@@ -206,7 +216,8 @@ std::string objection_to_seconds(const std::string& text, double least) {
   constexpr double kDay = 86'400;
   const auto seconds = number_of<double>(text);
   if (seconds && *seconds >= least && *seconds <= kDay) return "";  // nan is neither
-  const std::string from = least > 0 ? "0.001" : "0";
+  char from[32];
+  std::snprintf(from, sizeof from, "%g", least);
   return "'" + text + "' is not a number of seconds from " + from + " to 86400 (a day)";
 }
 

@@ -53,6 +53,10 @@ struct AgentFlags {
   std::string nodes;  // "MIN[:MAX]"
   std::string reason;
   bool stop_jobs = false;
+
+  // top
+  double interval = 1;  // seconds
+  bool once = false;
 };
 
 }  // namespace accel::launcher

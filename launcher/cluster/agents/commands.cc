@@ -10,16 +10,19 @@
 #include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
-#include "agent/jobs/job_page.h"
 #include "agent/jobs/job_state.h"
 #include "launcher/agent_commands/agent_commands.h"
 #include "launcher/cluster/agents/agent_client.h"
+#include "launcher/cluster/agents/alive_workers.h"
 #include "launcher/cluster/agents/answers.h"
 #include "launcher/cluster/agents/followed_job.h"
 #include "launcher/cluster/agents/inspection.h"
+#include "launcher/cluster/agents/job_list.h"
 #include "launcher/cluster/agents/patience.h"
 #include "launcher/cluster/agents/rank_choice.h"
 #include "launcher/cluster/agents/run_request.h"
+#include "launcher/cluster/agents/top_command.h"
+#include "launcher/cluster/agents/top_terminal.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/run/notice_line.h"
 #include "runtime/printable.h"
@@ -69,15 +72,6 @@ int run(const AgentClient& client, const Flags& flags) {
 }
 
 // ---- the other commands ----
-
-// Of a job of many nodes: the workers of the nodes that are there.
-unsigned num_alive(const v1::Job& job) {
-  unsigned count = 0;
-  for (const v1::Worker& worker : job.workers()) count += worker.pid() > 0 ? 1 : 0;
-  if (job.state() != v1::JOB_STATE_RUNNING) return count;
-  for (const v1::JobNode& node : job.nodes()) count += node.is_gone() ? 0 : node.count();
-  return count;
-}
 
 void print_row(const v1::Job& job) {
   std::printf("%-40s %-10s %-12s %5s %7u %8u %5s\n",
@@ -144,14 +138,9 @@ int status(const AgentClient& client, const Flags& flags) {
     flags.json ? print_json(*job) : print_details(*job);
     return 0;
   }
-  agent::JobPages pages;
-  v1::ListReq request;
-  do {
-    auto page = client.call(&v1::Control::Stub::ListJobs, request);
-    if (!page) return fail(page.error());
-    request.set_after(pages.take(*std::move(page)));
-  } while (!request.after().empty());
-  print_list(pages.list(), flags.json);
+  const auto list = list_jobs(client, v1::ListReq());
+  if (!list) return fail(list.error());
+  print_list(*list, flags.json);
   return 0;
 }
 
@@ -236,6 +225,11 @@ int watch_jobs(const AgentClient& client, const Flags& flags) {
   return watch(client, flags.job, flags.json);
 }
 
+// As JSON it is what status says.
+int top(const AgentClient& client, const Flags& flags) {
+  return flags.json ? status(client, flags) : show_top(client, flags);
+}
+
 int ledger(const AgentClient& client, const Flags& flags) {
   return show_ledger(client, flags.job, flags.json, patience_of(flags));
 }
@@ -252,6 +246,7 @@ const std::map<std::string_view, Command>& commands() {
                                                           {"diagnose", diagnose},
                                                           {"ledger", ledger},
                                                           {"watch", watch_jobs},
+                                                          {"top", top},
                                                           {"drain", drain},
                                                           {"undrain", undrain}};
   return all;
@@ -277,6 +272,7 @@ int run_agent_command(int argc, const char* const* argv) {
   // Before gRPC has threads: what they do not block would end the program there.
   CLI::App* chosen = app.get_subcommands().front();
   if (chosen->get_name() == "run" && !flags.detach) block_forwarded_signals();
+  if (chosen->get_name() == "top" && !flags.once && !flags.json) block_top_signals();
   const auto client =
       AgentClient::make(parse_agent_address(flags.agent, flags.tls_dir, flags.insecure));
   if (!client) return fail(client.error());

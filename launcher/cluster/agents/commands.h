@@ -1,5 +1,5 @@
 // Commands: those of `accel` that speak to an agent: run, status, logs, stop, signal, scale, drain, undrain, diagnose,
-// ledger, watch.
+// ledger, watch, top.
 //
 // Threads:  the calling one, which waits for each answer.
 #pragma once

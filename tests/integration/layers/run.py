@@ -60,7 +60,7 @@ LEVELS = {
     "launcher": ["text",
                  "devices documents system",
                  "flags",
-                 "cluster_entry config run watch",
+                 "cluster_entry config run top watch",
                  "workers",
                  "agent_commands",
                  "start/elastic start/machines/board start/machines/settings start/tpu",

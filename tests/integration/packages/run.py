@@ -146,6 +146,7 @@ class Packages(unittest.TestCase):
         token.chmod(0o600)
         cases = [
             (["accel", "status"], 71, ["cluster.missing", "without its part for agents", "docs/admin/install.md"]),
+            (["accel", "top"], 71, ["cluster.missing", "without its part for agents", "docs/admin/install.md"]),
             (["accel-launch", "--nnodes", "1:2", "--rdzv_endpoint", "127.0.0.1:1", "--rdzv_token_file", token, "--rdzv_insecure", self.script], 71,
              ["cluster.missing", "elastic jobs", "--main_process_ip"]),
             (["accel", "test"], 1, ["unsupported", "libaccel"]),
