@@ -25,7 +25,6 @@ class Screen:
         environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         subprocess.run([*self.tmux, "new-session", "-d", "-x", str(columns), "-y", str(rows),
                         "ulimit -c 0; exec env PS1='shell> ' bash --norc --noprofile"], check=True, env=environment)
-        self.see(r"^shell>")
 
     def text(self, *options):
         return subprocess.run([*self.tmux, "capture-pane", "-p", *options], check=True, capture_output=True, text=True).stdout
@@ -60,6 +59,7 @@ class Top(AgentTest):
         super().setUp()
         self.screen = Screen(self.folder)
         self.addCleanup(self.screen.end)
+        self.screen.see(r"^shell>")
 
     def start(self, name, *command, processes=1):
         done = self.accel("run", "--detach", "--name", name, "--nproc_per_node", processes, "--", *(command or ("/bin/sleep", "1000")))
