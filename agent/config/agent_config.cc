@@ -38,6 +38,8 @@ constexpr std::array kKeys = {
     AgentConfigKey{"remote_users", "which certificates may run jobs, as whom"},
     AgentConfigKey{"metrics_listen", "the address of /metrics and /healthz, over plain HTTP"},
     AgentConfigKey{"metrics_beyond_loopback", "whether metrics_listen may be any address"},
+    AgentConfigKey{"dashboard_listen", "the address of the page that shows jobs, over plain HTTP"},
+    AgentConfigKey{"dashboard_beyond_loopback", "whether dashboard_listen may be any address"},
     AgentConfigKey{"events_file", "where what happens to jobs is written, as lines of JSON"},
     AgentConfigKey{"max_jobs", "jobs at the same time"},
     AgentConfigKey{"max_jobs_each", "jobs of one user at the same time"},
@@ -214,6 +216,8 @@ AgentConfig read_keys(const YAML::Node& root, const std::string& path, std::vect
   read_maps(reader, config);
   reader.read("metrics_listen", config.metrics_listen);
   reader.read("metrics_beyond_loopback", config.metrics_beyond_loopback);
+  reader.read("dashboard_listen", config.dashboard_listen);
+  reader.read("dashboard_beyond_loopback", config.dashboard_beyond_loopback);
   reader.read("events_file", config.events_file);
   reader.read("max_jobs", config.max_jobs, 1, 4096);
   reader.read("max_jobs_each", config.max_jobs_each, 0, 4096);
@@ -380,16 +384,19 @@ Result<void> check_etcd(const AgentConfig& config) {
   return {};
 }
 
-// Whoever reaches it reads the names of jobs: there is neither TLS nor a question who asks.
-Result<void> check_metrics(const AgentConfig& config) {
-  if (config.metrics_listen.empty()) return {};
-  const auto address = parse_tcp_endpoint(config.metrics_listen);
-  if (!address)
-    return invalid("metrics_listen: " + address.error().message(), address.error().remedy());
-  if (!address->address().is_loopback() && !config.metrics_beyond_loopback) {
-    return invalid("metrics are served without TLS, and metrics_listen is " +
-                       config.metrics_listen + ", which is not a loopback address",
-                   "use 127.0.0.1, or set metrics_beyond_loopback where the network is trusted");
+// What is served without TLS: "metrics_listen" is allowed beyond loopback by "metrics_beyond_loopback".
+Result<void> check_plain_http(const std::string& what,
+                              const std::string& listen,
+                              bool may_be_anywhere) {
+  if (listen.empty()) return {};
+  const std::string key = what + "_listen";
+  const auto address = parse_tcp_endpoint(listen);
+  if (!address) return invalid(key + ": " + address.error().message(), address.error().remedy());
+  if (!address->address().is_loopback() && !may_be_anywhere) {
+    return invalid(
+        "there is no TLS for " + what + ", and " + key + " is " + listen +
+            ", which is not a loopback address",
+        "use 127.0.0.1, or set " + what + "_beyond_loopback where the network is trusted");
   }
   return {};
 }
@@ -417,7 +424,14 @@ Result<AgentConfig> complete_agent_config(AgentConfig config) {
                        ", and max_connections is only " + std::to_string(config.max_connections),
                    "one address may have at most as many as there are in all");
   }
-  if (auto checked = check_metrics(config); !checked) return std::move(checked).error();
+  if (auto checked =
+          check_plain_http("metrics", config.metrics_listen, config.metrics_beyond_loopback);
+      !checked)
+    return std::move(checked).error();
+  if (auto checked =
+          check_plain_http("dashboard", config.dashboard_listen, config.dashboard_beyond_loopback);
+      !checked)
+    return std::move(checked).error();
   if (auto checked = check_etcd(config); !checked) return std::move(checked).error();
   // The agents that take part in the election find the leader by way of themselves.
   if (!config.etcd.endpoints.empty() && config.coordinator.empty())

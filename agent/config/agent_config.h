@@ -52,6 +52,8 @@ struct AgentConfig {
   std::map<std::string, std::vector<std::string>> remote_users;  // certificate name -> users
   std::string metrics_listen;                // "ADDR:PORT" of /metrics and /healthz; empty: nowhere
   bool metrics_beyond_loopback = false;      // metrics_listen may be another address than loopback
+  std::string dashboard_listen;              // "ADDR:PORT" of the page; empty: nowhere
+  bool dashboard_beyond_loopback = false;    // dashboard_listen may be another address
   std::string events_file = "events.jsonl";  // below state_dir, or absolute; empty: none
   int max_jobs = 64;                         // in all
   int max_jobs_each = 0;                     // of one user; 0: as many as in all

@@ -142,6 +142,13 @@ UniqueFd LogReader::open_file(int folder, const std::string& name) const {
   return is_trusted ? std::move(file) : UniqueFd();
 }
 
+UniqueFd LogReader::open_newest() const {
+  if (cursors_.empty()) return {};
+  const UniqueFd folder = open_folder(cursors_.front());
+  if (!folder) return {};
+  return open_file(folder.get(), std::filesystem::path(path_of(cursors_.front())).filename());
+}
+
 void LogReader::take(Cursor& cursor, UniqueFd file, std::uint64_t start, bool is_full) {
   if (cursor.offset < start) {
     cursor.dropped += start - cursor.offset;

@@ -47,6 +47,9 @@ class LogReader {
   // before `generation` are read to their end first.
   [[nodiscard]] std::optional<v1::LogChunk> next(int generation);
 
+  // The file that the first stream of the source goes on in; empty: there is none that may be read.
+  [[nodiscard]] UniqueFd open_newest() const;
+
  private:
   struct Cursor {
     int local_rank = 0;

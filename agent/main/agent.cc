@@ -24,6 +24,7 @@
 #include "agent/jobs/event_diary.h"
 #include "agent/jobs/job_runner.h"
 #include "agent/jobs/job_state.h"
+#include "agent/main/agent_dashboard.h"
 #include "agent/main/agent_metrics.h"
 #include "agent/main/health_watch.h"
 #include "agent/main/service_manager.h"
@@ -34,6 +35,8 @@
 #include "runtime/printable.h"
 #include "runtime/supervisor/metrics/metrics_server.h"
 #include "runtime/supervisor/owner/worker_host.h"
+#include "runtime/text/random_digits.h"
+#include "runtime/wall_clock.h"
 
 namespace accel::agent {
 namespace {
@@ -44,6 +47,7 @@ using supervisor::StopMode;
 constexpr std::chrono::minutes kLookAtCertificates{1};
 constexpr std::chrono::seconds kMeasureLag{1};
 constexpr std::chrono::seconds kLookPatience{1};  // for shims, when metrics are asked for
+constexpr std::size_t kTokenDigits = 48;          // of the dashboard, hexadecimal: 192 random bits
 
 class Agent {
  public:
@@ -104,6 +108,7 @@ class Agent {
     if (auto recovered = jobs_->recover(); !recovered) return recovered;
     if (auto opened = open_sockets(); !opened) return opened;
     if (auto serving = serve_metrics(); !serving) return serving;
+    if (auto serving = serve_dashboard(); !serving) return serving;
     if (cluster_) cluster_->start(server_->tcp_port());
     if (const int removed = cgroups_->remove_others(); removed > 0)
       options_.log("removed " + std::to_string(removed) + " cgroups of jobs that are gone");
@@ -128,6 +133,8 @@ class Agent {
     loop_.run();
     health_.reset();
     metrics_server_.reset();
+    if (dashboard_) ::unlink((config_.runtime_dir + "/dashboard.url").c_str());
+    dashboard_.reset();
     if (closer_.joinable()) closer_.join();
     ::unlink((config_.runtime_dir + "/agent.sock").c_str());
     // Clients of a restarted agent wait in the queue of a socket that systemd keeps.
@@ -240,21 +247,82 @@ class Agent {
     return {};
   }
 
-  // Where the workers stand, shims know; of the cluster the coordinator. One that does not answer keeps nobody waiting.
   void collect_metrics(std::function<void(std::string)> done) {
+    look_everywhere<supervisor::MetricPage>(
+        [](supervisor::MetricPage& page, const CoordinatorHost& host) { add_host(page, host); },
+        [this, done = std::move(done)](supervisor::MetricPage page) {
+          metrics_.is_draining = jobs_->is_draining();
+          if (dashboard_) metrics_.dashboard = dashboard_->refusals();
+          done(write_metrics(metrics_, *jobs_, cluster_.get(), std::move(page)));
+        });
+  }
+
+  Result<void> serve_dashboard() {
+    if (config_.dashboard_listen.empty()) return {};
+    const auto endpoint = supervisor::parse_tcp_endpoint(config_.dashboard_listen);
+    if (!endpoint) return endpoint.error();
+    auto serving = supervisor::DashboardServer::listen(
+        loop_,
+        *endpoint,
+        random_digits(kTokenDigits),
+        {.collect = [this](auto done) { collect_dashboard(std::move(done)); },
+         .read_log =
+             [this](const auto& question, auto done) {
+               read_log(question, *jobs_, parts(), files_, std::move(done));
+             }});
+    if (!serving) return std::move(serving).error();
+    dashboard_ = *std::move(serving);
+    const std::string path = config_.runtime_dir + "/dashboard.url";
+    if (auto written = write_dashboard_url(path, dashboard_->address()); !written) return written;
+    options_.log("serves the dashboard at port " + std::to_string(dashboard_->port()) + " of " +
+                 endpoint->address().to_string() + "; its address with the token is in " + path);
+    return {};
+  }
+
+  // nullptr: this agent takes no part in jobs over several nodes.
+  [[nodiscard]] const NodeJobs* parts() const {
+    return cluster_ == nullptr ? nullptr : cluster_->node();
+  }
+
+  void collect_dashboard(std::function<void(supervisor::DashboardState)> done) {
+    look_everywhere<supervisor::DashboardState>(
+        [](supervisor::DashboardState& shown, const CoordinatorHost& host) {
+          if (host.is_leading()) add_coordinator(shown, host.state(), SteadyClock().now());
+        },
+        [this, done = std::move(done)](supervisor::DashboardState shown) {
+          const TimePoint now = clock_.now();
+          shown.program = "accel-agent";
+          shown.version = options_.version;
+          shown.node = config_.node_id;
+          shown.wall_seconds = seconds_since_1970();
+          shown.is_over = is_closing_;
+          if (parts() != nullptr) add_parts(shown, config_.node_id, *parts(), now);
+          add_jobs(shown, config_.node_id, *jobs_, now);
+          if (parts() != nullptr && !cluster_->hosts_coordinator())
+            shown.notice =
+                "nodes, and jobs over several nodes as a whole, are shown by the agent at " +
+                config_.coordinator;
+          done(std::move(shown));
+        });
+  }
+
+  // Where the workers stand, shims know; of the cluster the coordinator, of which `of_host` takes what it needs, on its
+  // loop. One that does not answer keeps nobody waiting.
+  template <typename Made>
+  void look_everywhere(std::function<void(Made&, const CoordinatorHost&)> of_host,
+                       std::function<void(Made)> done) {
     struct Round {
       asio::steady_timer limit;
-      std::function<void(std::string)> done;
+      std::function<void(Made)> done;
       int num_waiting = 2;  // for the shims and the coordinator
-      supervisor::MetricPage page = {};
+      Made made = {};
     };
     auto round = std::make_shared<Round>(asio::steady_timer(loop_, kLookPatience), std::move(done));
-    const auto finish = [this, round] {
+    const auto finish = [round] {
       const auto answer = std::exchange(round->done, nullptr);
       if (!answer) return;
       round->limit.cancel();
-      metrics_.is_draining = jobs_->is_draining();
-      answer(write_metrics(metrics_, *jobs_, cluster_.get(), std::move(round->page)));
+      answer(std::move(round->made));
     };
     round->limit.async_wait([finish](const boost::system::error_code& error) {
       if (!error) finish();
@@ -264,11 +332,11 @@ class Agent {
     };
     jobs_->look(finish_one);
     if (!cluster_ || !cluster_->hosts_coordinator()) return finish_one();
-    cluster_->look_at_host([this, round, finish_one](const CoordinatorHost& host) {
-      supervisor::MetricPage page;
-      add_host(page, host);
-      asio::post(loop_, [round, finish_one, page = std::move(page)] {
-        round->page = page;
+    cluster_->look_at_host([this, round, finish_one, of_host](const CoordinatorHost& host) {
+      Made made;
+      of_host(made, host);
+      asio::post(loop_, [round, finish_one, made = std::move(made)] {
+        round->made = made;
         finish_one();
       });
     });
@@ -429,6 +497,7 @@ class Agent {
     is_closing_ = true;
     grace_.cancel();
     control_->close_streams();
+    if (dashboard_) dashboard_->end();
     if (cluster_) return cluster_->close([this] { close_server(); });
     close_server();
   }
@@ -513,6 +582,7 @@ class Agent {
   std::thread closer_;
   std::unique_ptr<HealthWatch> health_;
   std::unique_ptr<supervisor::MetricsServer> metrics_server_;
+  std::unique_ptr<supervisor::DashboardServer> dashboard_;
   bool is_draining_ = false;
   bool is_leaving_ = false;
   bool are_tickets_kept_ = false;

@@ -479,9 +479,9 @@ class Merge {
     settings_.watch = choose_watch(line_, faults_);
     if (!settings_.watch.is_any() || std::holds_alternative<OneMachine>(settings_.start)) return;
     const char* const flag = settings_.watch.metrics ? "metrics_port" : "dashboard";
-    unsupported(
-        line_.spelled(flag) + " is for a job on one machine, and this one is not",
-        "leave it out; jobs of several nodes are shown by agents (metrics_listen in agent.yaml)");
+    unsupported(line_.spelled(flag) + " is for a job on one machine, and this one is not",
+                "leave it out; jobs of several nodes are shown by agents (metrics_listen and "
+                "dashboard_listen in agent.yaml)");
   }
 
   void choose_preflight() {

@@ -22,6 +22,7 @@ import urllib.request
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 from browser import CAN_BROWSE, open_browser, run_in_pages_python  # noqa: E402
+from one_agent import AgentTest  # noqa: E402
 from programs import BIN, BUILD, PATIENCE, eventually, launch  # noqa: E402
 
 if CAN_BROWSE:
@@ -143,6 +144,81 @@ class Launcher(DashboardTest):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("cannot listen at 127.0.0.1", done.stderr)
         self.assertFalse((self.folder / "ran").exists())
+
+
+class OfAnAgent(AgentTest):
+    CONFIG = "allow_root: true\nnode_id: here\nmetrics_listen: 127.0.0.1:0\ndashboard_listen: 127.0.0.1:0\n"
+
+    def setUp(self):
+        super().setUp()
+        self.path = next(line for line in self.agent.lines if "serves the dashboard at port" in line).split()[-1]
+        self.url = pathlib.Path(self.path).read_text().strip()
+        self.host, self.token = self.url.removeprefix("http://").split("/#token=")
+
+    def request(self, path, token=True):
+        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"} if token else {})
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        return answer.status, body
+
+    def shown(self, name):
+        return next((job for job in json.loads(self.request("/api/state")[1])["jobs"] if job["id"] == name), None)
+
+    def metrics(self):
+        port = re.search(r"serves metrics at port (\d+)", self.agent.text()).group(1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            return dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+
+    def test_a_job_that_has_ended_has_the_figures_of_control_and_of_the_metrics(self):
+        done = self.accel("run", "-n", 2, "--name", "fails", "--max_restarts", 1, "--", "/bin/sh", "-c", "exit 3")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        job = self.shown("fails")
+        said = self.job("fails")
+        self.assertEqual((job["state"], job["generation"], job["restarts"], job["reason"]),
+                         ("failed", int(said["generation"]), said["restarts"], said["reason"]))
+        self.assertEqual(job["uuid"], said["job_uuid"])
+        self.assertEqual({rank["end"] for rank in job["ranks"]} - {"stopped_by_us"}, {"nonzero"})
+        ledger = json.loads(self.accel("ledger", "fails", "--json").stdout)
+        metrics = self.metrics()
+        for phase, seconds in job["seconds"].items():
+            self.assertEqual(float(metrics['accel_job_time_seconds{job="fails",phase="%s"}' % phase]), seconds)
+            if phase != "waiting":
+                self.assertAlmostEqual(float(ledger.get(phase, "0s")[:-1]), seconds, places=3)
+        self.assertEqual([event["kind"] for event in job["events"]].count("started"), 2)
+
+    def test_steps_of_a_running_job_are_those_of_the_metrics(self):
+        done = self.accel("run", "--detach", "-n", 2, "--name", "steps", "--", WORKER, "beats", 20)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        eventually(lambda: [rank.get("step") for rank in self.shown("steps")["ranks"]] == [20, 19], "the last steps")
+        metrics = self.metrics()
+        for rank in self.shown("steps")["ranks"]:
+            labels = '{job="steps",node="here",local_rank="%d"}' % rank["local_rank"]
+            self.assertEqual(float(metrics["accel_worker_step" + labels]), rank["step"])
+        uuid = self.shown("steps")["uuid"]
+        log = json.loads(self.request(f"/api/log?job={uuid}&rank=1")[1])
+        self.assertIn("silent", log["text"])
+        self.assertIn("ask its own agent", json.loads(self.request(f"/api/log?job={uuid}&rank=7")[1])["notice"])
+        self.accel("stop", "--kill", "steps")
+
+    def test_the_token_is_for_the_agent_alone_and_goes_with_it(self):
+        self.assertEqual(os.stat(self.path).st_mode & 0o777, 0o600)
+        self.assertNotIn(self.token, self.agent.text())
+        self.assertEqual(self.request("/api/state", token=False)[0], 401)
+        self.assertEqual(self.metrics()['accel_dashboard_refusals_total{cause="unauthenticated"}'], "1")
+        self.agent.end()
+        self.assertFalse(os.path.exists(self.path))
+
+    def test_an_open_address_must_be_asked_for(self):
+        config = pathlib.Path(self.folder) / "open.yaml"
+        check = [BIN / "accel-agent", "--check", "--config", config]
+        config.write_text("dashboard_listen: 0.0.0.0:0\n")
+        done = subprocess.run(check, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("dashboard_listen is 0.0.0.0:0, which is not a loopback address", done.stderr)
+        config.write_text("dashboard_listen: 0.0.0.0:0\ndashboard_beyond_loopback: true\n")
+        self.assertEqual(subprocess.run(check, capture_output=True, text=True).returncode, 0)
 
 
 @unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")

@@ -1,0 +1,45 @@
+// AgentDashboard: what the agent knows, for its page.
+//
+// The coordinator's agent knows all nodes, and of each job over several nodes where its ranks stand; every agent knows the workers of
+// its own jobs and parts. Both are put together by the uuid of the job.
+//
+// Threads:  on the loop, but for add_coordinator(), which is on the coordinator's.
+// Source:   docs/guides/dashboard.md.
+#pragma once
+
+#include <string>
+
+#include "agent/coordinator/state/state.h"
+#include "agent/files/file_readers.h"
+#include "agent/jobs/job_runner.h"
+#include "agent/parts/node_jobs.h"
+#include "runtime/supervisor/dashboard/dashboard_server.h"
+
+namespace accel::agent {
+
+// Nodes, and jobs over several nodes.
+void add_coordinator(supervisor::DashboardState& shown, const State& state, TimePoint now);
+
+// The workers of this node's parts.
+void add_parts(supervisor::DashboardState& shown,
+               const std::string& node,
+               const NodeJobs& parts,
+               TimePoint now);
+
+// The jobs on this node alone.
+void add_jobs(supervisor::DashboardState& shown,
+              const std::string& node,
+              const JobRunner& jobs,
+              TimePoint now);
+
+// The end of the output of a worker of this node; `parts`: nullptr where there are none. Read in the turn of the job's user.
+void read_log(const supervisor::LogQuestion& question,
+              const JobRunner& jobs,
+              const NodeJobs* parts,
+              FileReaders& files,
+              std::function<void(supervisor::LogTail)> done);
+
+// Writes the address with its token where the agent's own user alone may read it. Errors  kFileIo.
+[[nodiscard]] Result<void> write_dashboard_url(const std::string& path, const std::string& url);
+
+}  // namespace accel::agent
