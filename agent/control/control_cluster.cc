@@ -327,19 +327,19 @@ void ControlService::ledger_elsewhere(const Caller& caller,
 // The nodes are asked at once; what they say comes in the order of their answers.
 void ControlService::diagnose_elsewhere(const Caller& caller,
                                         const std::string& job,
-                                        const std::shared_ptr<DiagnoseStream>& stream) {
-  find_elsewhere(caller, job, Deed::kControl, [this, caller, stream](const Result<v1::Job>& found) {
-    if (!found) return stream->finish(to_status(found.error()));
+                                        const DiagnosisTaker& taker) {
+  find_elsewhere(caller, job, Deed::kControl, [this, caller, taker](const Result<v1::Job>& found) {
+    if (!found) return taker.finish(found.error());
     parts_.audit("diagnose " + found->job_id() + " for " + caller.name);
     const auto num_waiting = std::make_shared<int>(1);
-    const auto say = [stream](const std::string& title, const std::string& text) {
+    const auto say = [taker](const std::string& title, const std::string& text) {
       v1::DiagChunk chunk;
       chunk.set_title(title);
       chunk.set_text(text);
-      stream->send(std::move(chunk));
+      taker.take(std::move(chunk));
     };
-    const auto done_one = [stream, num_waiting] {
-      if (--*num_waiting == 0) stream->finish(grpc::Status::OK);
+    const auto done_one = [taker, num_waiting] {
+      if (--*num_waiting == 0) taker.finish({});
     };
     v1::PartDiagReq part;
     *part.mutable_who() = behalf_of(caller);

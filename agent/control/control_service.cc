@@ -223,23 +223,29 @@ grpc::ServerUnaryReactor* ControlService::StopJob(Context* context,
                                                   const v1::StopReq* request,
                                                   v1::Job* job) {
   return answer_later(context, [this, request, job](const Caller& caller, const Finish& finish) {
-    const auto found = job_for(caller, request->job(), Deed::kControl);
-    if (!found && may_be_elsewhere(found.error())) {
-      return stop_elsewhere(caller, *request, job, finish);
-    }
-    if (!found) return finish(found.error());
-    const auto grace = grace_of(*request);
-    if (!grace) return finish(grace.error());
-    parts_.audit("stop " + (*found)->job_id() + (request->kill() ? " (kill)" : "") + " for " +
-                 caller.name);
-    parts_.jobs.stop(
-        (*found)->job_uuid(),
-        {.mode = request->kill() ? supervisor::StopMode::kKill : supervisor::StopMode::kTerminate,
-         .signal = request->kill() ? SIGKILL : SIGTERM,
-         .grace = grace->value_or(supervisor::Milliseconds(-1))});
-    *job = **found;
-    finish({});
+    stop_job(caller, *request, job, finish);
   });
+}
+
+void ControlService::stop_job(const Caller& caller,
+                              const v1::StopReq& request,
+                              v1::Job* job,
+                              const Finish& finish) {
+  const auto found = job_for(caller, request.job(), Deed::kControl);
+  if (!found && may_be_elsewhere(found.error()))
+    return stop_elsewhere(caller, request, job, finish);
+  if (!found) return finish(found.error());
+  const auto grace = grace_of(request);
+  if (!grace) return finish(grace.error());
+  parts_.audit("stop " + (*found)->job_id() + (request.kill() ? " (kill)" : "") + " for " +
+               caller.name);
+  parts_.jobs.stop(
+      (*found)->job_uuid(),
+      {.mode = request.kill() ? supervisor::StopMode::kKill : supervisor::StopMode::kTerminate,
+       .signal = request.kill() ? SIGKILL : SIGTERM,
+       .grace = grace->value_or(supervisor::Milliseconds(-1))});
+  *job = **found;
+  finish({});
 }
 
 grpc::ServerUnaryReactor* ControlService::SignalJob(Context* context,
@@ -324,29 +330,32 @@ grpc::ServerUnaryReactor* ControlService::GetLedger(Context* context,
 grpc::ServerUnaryReactor* ControlService::DrainNode(Context* context,
                                                     const v1::NodeReq* request,
                                                     v1::Done*) {
-  return answer(context, [this, request](const Caller& caller) -> Result<void> {
-    const AccessPolicy policy(parts_.config, parts_.agent_uid);
-    if (!policy.allows_operation(caller))
-      return Error(ErrorCode::kAgentRefused, caller.name + " may not drain nodes");
-    if (!request->node_id().empty() && request->node_id() != parts_.config.node_id) {
-      return Error(ErrorCode::kInvalidArgument,
-                   "this agent is node '" + parts_.config.node_id + "'",
-                   "ask the agent of that node");
-    }
-    parts_.audit("drain for " + caller.name);
-    parts_.jobs.set_draining(true);
-    const std::string why = printable(request->reason().substr(0, kMostReason));
-    if (request->stop_jobs()) {
-      parts_.jobs.stop_all(supervisor::StopMode::kTerminate);
-      if (parts_.leave_jobs) parts_.leave_jobs("it is drained" + (why.empty() ? "" : ": " + why));
-    }
-    if (parts_.drain_mark == nullptr) return {};
-    auto kept = parts_.drain_mark->set(why);
-    if (kept) return {};
-    return Error(kept.error().code(),
-                 "the node is drained, but will not be after a restart of its agent: " +
-                     kept.error().message());
-  });
+  return answer(context,
+                [this, request](const Caller& caller) { return drain_node(caller, *request); });
+}
+
+Result<void> ControlService::drain_node(const Caller& caller, const v1::NodeReq& request) {
+  const AccessPolicy policy(parts_.config, parts_.agent_uid);
+  if (!policy.allows_operation(caller))
+    return Error(ErrorCode::kAgentRefused, caller.name + " may not drain nodes");
+  if (!request.node_id().empty() && request.node_id() != parts_.config.node_id) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "this agent is node '" + parts_.config.node_id + "'",
+                 "ask the agent of that node");
+  }
+  parts_.audit("drain for " + caller.name);
+  parts_.jobs.set_draining(true);
+  const std::string why = printable(request.reason().substr(0, kMostReason));
+  if (request.stop_jobs()) {
+    parts_.jobs.stop_all(supervisor::StopMode::kTerminate);
+    if (parts_.leave_jobs) parts_.leave_jobs("it is drained" + (why.empty() ? "" : ": " + why));
+  }
+  if (parts_.drain_mark == nullptr) return {};
+  auto kept = parts_.drain_mark->set(why);
+  if (kept) return {};
+  return Error(kept.error().code(),
+               "the node is drained, but will not be after a restart of its agent: " +
+                   kept.error().message());
 }
 
 grpc::ServerUnaryReactor* ControlService::UndrainNode(Context* context,
@@ -436,22 +445,38 @@ grpc::ServerWriteReactor<v1::DiagChunk>* ControlService::Diagnose(Context* conte
   asio::post(parts_.loop, [this, stream, call = identify_call(*context), job = request->job()] {
     const auto caller = admit(call, *stream);
     if (!caller) return stream->finish(to_status(caller.error()));
-    const auto found = job_for(*caller, job, Deed::kControl);
-    if (!found && may_be_elsewhere(found.error())) return diagnose_elsewhere(*caller, job, stream);
-    if (!found) return stream->finish(to_status(found.error()));
-    parts_.jobs.dump_stacks((*found)->job_uuid());
-    const auto& workers = (*found)->workers();
-    // Each keeps the other until the stream is over.
-    stream->here = std::make_shared<Diagnosis>(
-        parts_.files,
-        static_cast<uid_t>((*found)->uid()),
-        std::vector<v1::Worker>(workers.begin(), workers.end()),
-        Diagnosis::Handlers{
-            .on_chunk = [stream](v1::DiagChunk chunk) { stream->send(std::move(chunk)); },
-            .on_end = [stream] { stream->finish(grpc::Status::OK); }});
-    stream->here->next();
+    diagnose_job(*caller,
+                 job,
+                 {.take = [stream](v1::DiagChunk chunk) { stream->send(std::move(chunk)); },
+                  // Each keeps the other until the stream is over.
+                  .begin =
+                      [stream](std::shared_ptr<Diagnosis> here) {
+                        stream->here = std::move(here);
+                        stream->here->next();
+                      },
+                  .finish =
+                      [stream](const Result<void>& done) {
+                        stream->finish(done ? grpc::Status::OK : to_status(done.error()));
+                      }});
   });
   return stream.get();
+}
+
+void ControlService::diagnose_job(const Caller& caller,
+                                  const std::string& job,
+                                  const DiagnosisTaker& taker) {
+  const auto found = job_for(caller, job, Deed::kControl);
+  if (!found && may_be_elsewhere(found.error())) return diagnose_elsewhere(caller, job, taker);
+  if (!found) return taker.finish(found.error());
+  parts_.audit("diagnose " + (*found)->job_id() + " for " + caller.name);
+  parts_.jobs.dump_stacks((*found)->job_uuid());
+  const auto& workers = (*found)->workers();
+  taker.begin(std::make_shared<Diagnosis>(
+      parts_.files,
+      static_cast<uid_t>((*found)->uid()),
+      std::vector<v1::Worker>(workers.begin(), workers.end()),
+      Diagnosis::Handlers{.on_chunk = taker.take,
+                          .on_end = [finish = taker.finish] { finish({}); }}));
 }
 
 }  // namespace accel::agent

@@ -36,6 +36,7 @@ namespace accel::agent {
 
 class ClusterClient;
 class ClusterWatch;
+class Diagnosis;
 class LogStream;
 
 class ControlService final : public v1::Control::CallbackService {
@@ -66,6 +67,22 @@ class ControlService final : public v1::Control::CallbackService {
   // Ends those of callers whose certificate is on the list.
   void end_revoked(const RevocationList& revoked) const { revocable_.end_revoked(revoked); }
 
+  // What the RPCs of these names do, for a caller whom something else than gRPC has identified.
+  using Finish = std::function<void(const Result<void>&)>;  // called once
+  // `job` is filled, and lives until then.
+  void stop_job(const Caller& caller,
+                const v1::StopReq& request,
+                v1::Job* job,
+                const Finish& finish);
+  [[nodiscard]] Result<void> drain_node(const Caller& caller, const v1::NodeReq& request);
+  struct DiagnosisTaker {
+    std::function<void(v1::DiagChunk)> take;
+    // The chunks are of this node, and each comes when the one before was taken and next() was called.
+    std::function<void(std::shared_ptr<Diagnosis>)> begin;
+    Finish finish;
+  };
+  void diagnose_job(const Caller& caller, const std::string& job, const DiagnosisTaker& taker);
+
   // The RPCs, by proto/accel/v1/control.proto.
   using Context = grpc::CallbackServerContext;
   grpc::ServerUnaryReactor* StartJob(Context*, const v1::StartReq*, v1::Job*) override;
@@ -93,7 +110,6 @@ class ControlService final : public v1::Control::CallbackService {
   grpc::ServerUnaryReactor* answer(Context* context,
                                    std::function<Result<void>(const Caller&)> handle);
   // The same for what takes a while: `handle` calls finish() once.
-  using Finish = std::function<void(const Result<void>&)>;
   grpc::ServerUnaryReactor* answer_later(Context* context,
                                          std::function<void(const Caller&, Finish)> handle);
 
@@ -155,7 +171,7 @@ class ControlService final : public v1::Control::CallbackService {
                         const Finish& finish);
   void diagnose_elsewhere(const Caller& caller,
                           const std::string& job,
-                          const std::shared_ptr<DiagnoseStream>& stream);
+                          const DiagnosisTaker& taker);
   void watch_elsewhere(const std::shared_ptr<Watcher>& watcher);
   void follow_elsewhere(const std::shared_ptr<Watcher>& watcher, const v1::Job& job);
   void logs_elsewhere(const Caller& caller,

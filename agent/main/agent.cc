@@ -26,6 +26,7 @@
 #include "agent/jobs/job_state.h"
 #include "agent/main/agent_dashboard.h"
 #include "agent/main/agent_metrics.h"
+#include "agent/main/dashboard_actions.h"
 #include "agent/main/health_watch.h"
 #include "agent/main/service_manager.h"
 #include "agent/shims/job_cgroups.h"
@@ -42,12 +43,16 @@ namespace accel::agent {
 namespace {
 
 namespace asio = boost::asio;
+using supervisor::DashboardDeed;
 using supervisor::StopMode;
 
 constexpr std::chrono::minutes kLookAtCertificates{1};
 constexpr std::chrono::seconds kMeasureLag{1};
 constexpr std::chrono::seconds kLookPatience{1};  // for shims, when metrics are asked for
-constexpr std::size_t kTokenDigits = 48;          // of the dashboard, hexadecimal: 192 random bits
+// Of the dashboard: its addresses below the runtime folder, and the hexadecimal digits of a token, 192 random bits.
+constexpr const char* kViewersFile = "/dashboard.url";
+constexpr const char* kOperatorsFile = "/dashboard-operator.url";
+constexpr std::size_t kTokenDigits = 48;
 
 class Agent {
  public:
@@ -133,7 +138,10 @@ class Agent {
     loop_.run();
     health_.reset();
     metrics_server_.reset();
-    if (dashboard_) ::unlink((config_.runtime_dir + "/dashboard.url").c_str());
+    if (dashboard_) {
+      for (const char* file : {kViewersFile, kOperatorsFile})
+        ::unlink((config_.runtime_dir + file).c_str());
+    }
     dashboard_.reset();
     if (closer_.joinable()) closer_.join();
     ::unlink((config_.runtime_dir + "/agent.sock").c_str());
@@ -264,18 +272,25 @@ class Agent {
     auto serving = supervisor::DashboardServer::listen(
         loop_,
         *endpoint,
-        random_digits(kTokenDigits),
+        {.viewers = random_digits(kTokenDigits), .operators = random_digits(kTokenDigits)},
         {.collect = [this](auto done) { collect_dashboard(std::move(done)); },
          .read_log =
              [this](const auto& question, auto done) {
                read_log(question, *jobs_, parts(), files_, std::move(done));
-             }});
+             },
+         .deeds = {DashboardDeed::kStop, DashboardDeed::kDrain, DashboardDeed::kStacks},
+         .act = [this](const auto& action,
+                       auto done) { carry_out(action, *control_, std::move(done)); }});
     if (!serving) return std::move(serving).error();
     dashboard_ = *std::move(serving);
-    const std::string path = config_.runtime_dir + "/dashboard.url";
-    if (auto written = write_dashboard_url(path, dashboard_->address()); !written) return written;
+    const std::string& folder = config_.runtime_dir;
+    auto written = write_dashboard_url(folder + kViewersFile, dashboard_->address());
+    if (!written) return written;
+    written = write_dashboard_url(folder + kOperatorsFile, dashboard_->operators_address());
+    if (!written) return written;
     options_.log("serves the dashboard at port " + std::to_string(dashboard_->port()) + " of " +
-                 endpoint->address().to_string() + "; its address with the token is in " + path);
+                 endpoint->address().to_string() + "; its address for viewers is in " + folder +
+                 kViewersFile + ", and for operators in " + folder + kOperatorsFile);
     return {};
   }
 
@@ -296,6 +311,7 @@ class Agent {
           shown.node = config_.node_id;
           shown.wall_seconds = seconds_since_1970();
           shown.is_over = is_closing_;
+          shown.is_drained = jobs_->is_draining();
           if (parts() != nullptr) add_parts(shown, config_.node_id, *parts(), now);
           add_jobs(shown, config_.node_id, *jobs_, now);
           if (parts() != nullptr && !cluster_->hosts_coordinator())

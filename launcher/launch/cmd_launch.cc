@@ -93,12 +93,20 @@ Result<Ending> run_job(const std::string& program,
     options.on_event = [watch](const auto& event) { watch->hear(event); };
     options.on_stop_asked = [watch] { watch->ask_to_stop(); };
     options.beside = &watch->loop();
-    watch->attend([&host](const auto& request) { (*host)->request(request); });
   }
   ProgressLine progress(plan.progress, SteadyClock().now());
   if (shows_progress(plan.progress)) options.progress = &progress;
   LaunchLoop loop(**host, std::move(options));
+  if (watch != nullptr) {
+    watch->attend({.request = [&host](const auto& request) { (*host)->request(request); },
+                   .stop =
+                       [&](const std::string& from) {
+                         if (!plan.quiet) notices.push(program + ": " + from + " stops the job");
+                         loop.on_signal({.number = SIGTERM});
+                       }});
+  }
   auto outcome = loop.run(signals->fd());
+  if (watch != nullptr && !outcome) watch->lose(outcome.error());
   if (watch != nullptr) watch->finish();
   if (!outcome) return std::move(outcome).error();
   return Ending{*std::move(outcome), loop.is_interrupted()};

@@ -34,6 +34,19 @@ void JobWatch::ask_to_stop(TimePoint now) {
   state_ = "stopping";
 }
 
+// As an agent shows it (show_loss()).
+void JobWatch::lose(const std::string& reason, TimePoint now, double wall_seconds) {
+  accounts_.close(now);
+  timeline_.hear(supervisor::JobOutcome{.reason = reason}, wall_seconds, 0);
+  state_ = "failed";
+  reason_ = reason;
+  for (supervisor::DashboardRank& rank : ranks_) {
+    if (rank.pid == 0) continue;
+    rank.pid = 0;
+    rank.end = label_of(supervisor::ExitCause::kLost);
+  }
+}
+
 void JobWatch::hear_workers(const supervisor::HostEvent& event) {
   if (const auto* started = std::get_if<supervisor::GenerationStarted>(&event)) {
     generation_ = started->generation;

@@ -32,6 +32,9 @@ class JobWatch {
   // Somebody has asked for its end.
   void ask_to_stop(TimePoint now);
 
+  // The shim is lost, or refused the job: nothing more will come. `reason`: why.
+  void lose(const std::string& reason, TimePoint now, double wall_seconds);
+
   // Whether a snapshot would tell the accounts something new: that the first step is made.
   [[nodiscard]] bool wants_snapshots() const { return accounts_.wants_snapshots(); }
 

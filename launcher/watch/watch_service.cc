@@ -1,6 +1,7 @@
 #include "launcher/watch/watch_service.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -15,8 +16,10 @@ namespace accel::launcher {
 namespace {
 
 using boost::system::error_code;
+using supervisor::DashboardDeed;
 
 constexpr std::size_t kTokenDigits = 48;  // hexadecimal: 192 random bits
+constexpr const char* kOwnStacks = "a program of libaccel writes its stacks to its stderr";
 
 }  // namespace
 
@@ -60,9 +63,11 @@ Result<void> WatchService::serve_dashboard(const supervisor::TcpEndpoint& endpoi
   auto dashboard = supervisor::DashboardServer::listen(
       loop_,
       endpoint,
-      random_digits(kTokenDigits),
+      {.viewers = random_digits(kTokenDigits), .operators = random_digits(kTokenDigits)},
       {.collect = [this](auto done) { look([this, done = std::move(done)] { done(shown()); }); },
-       .read_log = [this](const auto& question, const auto& done) { done(log_tail(question)); }});
+       .read_log = [this](const auto& question, const auto& done) { done(log_tail(question)); },
+       .deeds = {DashboardDeed::kStop, DashboardDeed::kStacks},
+       .act = [this](const auto& action, auto done) { act(action, std::move(done)); }});
   if (!dashboard) return std::move(dashboard).error();
   dashboard_ = *std::move(dashboard);
   return {};
@@ -93,23 +98,31 @@ std::vector<std::string> WatchService::notices() const {
   if (metrics_)
     lines.push_back("serves metrics at http://" + endpoint_text(metrics_at_, metrics_->port()) +
                     "/metrics");
-  if (dashboard_) lines.push_back("the dashboard is at " + dashboard_->address());
+  if (dashboard_) {
+    lines.push_back("the dashboard is at " + dashboard_->address());
+    lines.push_back("who may stop the job from it too opens " + dashboard_->operators_address());
+  }
   return lines;
 }
 
-void WatchService::attend(std::function<void(const supervisor::HostRequest&)> request) {
-  request_ = std::move(request);
+void WatchService::attend(Handlers handlers) {
+  handlers_ = std::move(handlers);
   look_for_steps();
 }
 
 void WatchService::hear(const supervisor::HostEvent& event) {
   watch_.hear(event, SteadyClock().now(), seconds_since_1970());
+  if (const auto* notice = std::get_if<supervisor::Notice>(&event)) hear_stacks(notice->text);
   if (std::holds_alternative<supervisor::JobOutcome>(event)) is_over_ = true;
   if (is_over_ || std::holds_alternative<supervisor::Snapshot>(event)) end_looks();
 }
 
 void WatchService::ask_to_stop() {
   watch_.ask_to_stop(SteadyClock().now());
+}
+
+void WatchService::lose(const Error& error) {
+  watch_.lose(error.message(), SteadyClock().now(), seconds_since_1970());
 }
 
 void WatchService::finish() {
@@ -125,6 +138,38 @@ void WatchService::finish() {
   while (is_watched && SteadyClock().now() < last) loop_.run_one_until(last);
 }
 
+void WatchService::act(const supervisor::DashboardAction& action, const TellOutcome& done) {
+  if (action.job != job_) return done({.is_done = false, .text = "there is no such job here"});
+  if (!handlers_.request || is_over_)
+    return done({.is_done = false, .text = "the job does not run"});
+  if (action.deed == DashboardDeed::kStacks) return take_stacks(action.rank, done);
+  handlers_.stop("an operator of the dashboard at " + action.from);
+  done({.text = "the job is asked to stop"});
+}
+
+void WatchService::take_stacks(int rank, const TellOutcome& done) {
+  const int number = ++num_wishes_;
+  auto limit = boost::asio::steady_timer(loop_, kLookPatience);
+  limit.async_wait([this, number](const error_code&) {
+    const auto wish = stack_wishes_.extract(number);
+    if (wish.empty()) return;
+    const std::string name = "rank " + std::to_string(wish.mapped().rank);
+    wish.mapped().done({.is_done = false, .text = name + " does not run"});
+  });
+  stack_wishes_.insert({number, {.rank = rank, .done = done, .limit = std::move(limit)}});
+  handlers_.request(supervisor::DumpStacks{});
+}
+
+// "rank 1 (pid 77): state S, waits in futex_wait_queue" is the shim's answer about a rank.
+void WatchService::hear_stacks(const std::string& text) {
+  for (auto wish = stack_wishes_.begin(); wish != stack_wishes_.end();) {
+    const std::string start = "rank " + std::to_string(wish->second.rank) + " (pid ";
+    const bool is_answer = text.starts_with(start);
+    if (is_answer) wish->second.done({.text = text + "; " + kOwnStacks});
+    wish = is_answer ? stack_wishes_.erase(wish) : std::next(wish);
+  }
+}
+
 void WatchService::collect(std::function<void(std::string)> done) {
   look([this, done = std::move(done)] {
     supervisor::MetricPage page;
@@ -137,14 +182,14 @@ void WatchService::collect(std::function<void(std::string)> done) {
 }
 
 void WatchService::look(std::function<void()> done) {
-  if (!request_ || is_over_) return done();
+  if (!handlers_.request || is_over_) return done();
   waiting_.push_back(std::move(done));
   if (waiting_.size() > 1) return;
   limit_.expires_after(kLookPatience);
   limit_.async_wait([this](const error_code& error) {
     if (!error) end_looks();
   });
-  request_(supervisor::TakeSnapshot{});
+  handlers_.request(supervisor::TakeSnapshot{});
 }
 
 void WatchService::end_looks() {
@@ -157,7 +202,7 @@ void WatchService::look_for_steps() {
   steps_.expires_after(kLookEvery);
   steps_.async_wait([this](const error_code& error) {
     if (error || is_over_) return;
-    if (watch_.wants_snapshots()) request_(supervisor::TakeSnapshot{});
+    if (watch_.wants_snapshots()) handlers_.request(supervisor::TakeSnapshot{});
     look_for_steps();
   });
 }

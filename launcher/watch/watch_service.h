@@ -1,6 +1,7 @@
 // WatchService: shows a launcher's job to whoever asks, over HTTP, while the launcher waits for its shim.
 //
-// Where the workers stand is asked of the shim when somebody looks, for at most kLookPatience.
+// Where the workers stand is asked of the shim when somebody looks, for at most kLookPatience. Whoever has the operators' token may
+// stop the job, as a SIGTERM to the launcher does, and see what its ranks wait for.
 //
 // Threads:  the launcher's one: all of it on loop().
 // Source:   docs/reference/metrics.md, docs/guides/dashboard.md.
@@ -8,6 +9,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,10 +43,16 @@ class WatchService {
   // Lines for the user: where the job is shown.
   [[nodiscard]] std::vector<std::string> notices() const;
 
-  // The shim is there. `request` is called from handlers of loop() alone.
-  void attend(std::function<void(const supervisor::HostRequest&)> request);
+  struct Handlers {
+    std::function<void(const supervisor::HostRequest&)> request;
+    std::function<void(const std::string& from)> stop;  // as SIGTERM; `from`: who wants it, where
+  };
+  // The shim is there. The handlers are called from handlers of loop() alone.
+  void attend(Handlers handlers);
   void hear(const supervisor::HostEvent& event);
   void ask_to_stop();
+  // The shim is lost, or refused the job.
+  void lose(const Error& error);
   // The job has ended: pages that are open are told so, for at most kLookPatience.
   void finish();
 
@@ -56,6 +64,10 @@ class WatchService {
   Result<void> serve_dashboard(const supervisor::TcpEndpoint& endpoint);
   [[nodiscard]] supervisor::DashboardState shown() const;
   [[nodiscard]] supervisor::LogTail log_tail(const supervisor::LogQuestion& question) const;
+  using TellOutcome = std::function<void(supervisor::DashboardOutcome)>;
+  void act(const supervisor::DashboardAction& action, const TellOutcome& done);
+  void take_stacks(int rank, const TellOutcome& done);
+  void hear_stacks(const std::string& text);
   void collect(std::function<void(std::string)> done);
   void look(std::function<void()> done);
   void end_looks();
@@ -67,7 +79,14 @@ class WatchService {
   const std::string job_;
   const std::string log_dir_;
   JobWatch watch_;
-  std::function<void(const supervisor::HostRequest&)> request_;
+  Handlers handlers_;
+  struct StackWish {
+    int rank = 0;
+    TellOutcome done;
+    boost::asio::steady_timer limit;
+  };
+  std::map<int, StackWish> stack_wishes_;  // by their numbers
+  int num_wishes_ = 0;                     // until now
   std::vector<std::function<void()>> waiting_;
   std::unique_ptr<supervisor::MetricsServer> metrics_;
   std::string metrics_at_;  // the address

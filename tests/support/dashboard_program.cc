@@ -40,7 +40,7 @@ int main(int count, char** arguments) {
   auto server = DashboardServer::listen(
       loop,
       {boost::asio::ip::address_v4::loopback(), 0},
-      std::string(48, 'a'),
+      {.viewers = std::string(48, 'a'), .operators = std::string(48, 'o')},
       {.collect =
            [&state](const auto& done) {
              state.wall_seconds =

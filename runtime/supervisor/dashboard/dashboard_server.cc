@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "runtime/printable.h"
 #include "runtime/supervisor/dashboard/dashboard_page.h"
 #include "runtime/text/endpoint_text.h"
+#include "runtime/text/number_text.h"
 #include "runtime/text/secret_text.h"
 #include "runtime/unique_fd.h"
 
@@ -66,13 +66,39 @@ std::string percent_decoded(std::string_view text) {
 // std::nullopt: it asks for nothing that could be answered.
 std::optional<LogQuestion> log_question(std::string_view query) {
   LogQuestion question = {.job = query_value(query, "job"), .bytes = DashboardServer::kMostLog};
-  const std::string rank = query_value(query, "rank");
-  const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), question.rank);
-  const bool is_number = error == std::errc() && end == rank.data() + rank.size();
-  if (question.job.empty() || !is_number || question.rank < 0) return std::nullopt;
+  const auto rank = number_of<int>(query_value(query, "rank"));
+  if (question.job.empty() || !rank || *rank < 0) return std::nullopt;
+  question.rank = *rank;
   const std::string stream = query_value(query, "stream");
   if (stream == "err") question.stream = Stream::kErr;
   return question;
+}
+
+std::optional<DashboardDeed> deed_at(std::string_view path) {
+  constexpr std::string_view kApi = "/api/";
+  for (const DashboardDeed deed :
+       {DashboardDeed::kStop, DashboardDeed::kDrain, DashboardDeed::kStacks}) {
+    if (path.starts_with(kApi) && path.substr(kApi.size()) == name_of(deed)) return deed;
+  }
+  return std::nullopt;
+}
+
+// std::nullopt: a job or a rank is missing that the deed is about.
+std::optional<DashboardAction> action_of(DashboardDeed deed, const HttpRequest& request) {
+  DashboardAction action = {.deed = deed, .from = request.from};
+  if (deed == DashboardDeed::kDrain) return action;
+  action.job = query_value(request.query, "job");
+  if (action.job.empty()) return std::nullopt;
+  if (deed == DashboardDeed::kStop) return action;
+  const auto rank = number_of<int>(query_value(request.query, "rank"));
+  if (!rank || *rank < 0) return std::nullopt;
+  action.rank = *rank;
+  return action;
+}
+
+std::string json_of_outcome(const DashboardOutcome& outcome) {
+  const nlohmann::json json = {{"is_done", outcome.is_done}, {"text", printable(outcome.text)}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string json_of_tail(const LogTail& tail) {
@@ -95,6 +121,18 @@ bool is_own_host(std::string_view host) {
   error_code not_numeric;
   (void)boost::asio::ip::make_address(name, not_numeric);
   return !not_numeric;
+}
+
+std::string_view name_of(DashboardDeed deed) {
+  switch (deed) {
+    case DashboardDeed::kStop:
+      return "stop";
+    case DashboardDeed::kDrain:
+      return "drain";
+    case DashboardDeed::kStacks:
+      return "stacks";
+  }
+  return "";
 }
 
 bool is_own_origin(std::string_view origin, std::string_view host) {
@@ -138,17 +176,21 @@ LogTail read_log_tail(const std::string& path, std::uint64_t most) {
 }
 
 struct DashboardServer::Core : std::enable_shared_from_this<Core> {
-  Core(boost::asio::io_context& loop, std::string made_token, Handlers made_handlers)
-      : token(std::move(made_token)), handlers(std::move(made_handlers)), timer(loop) {}
+  Core(boost::asio::io_context& loop, Tokens made_tokens, Handlers made_handlers)
+      : tokens(std::move(made_tokens)), handlers(std::move(made_handlers)), timer(loop) {}
 
   void take(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void serve_api(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void serve_state(const std::shared_ptr<HttpReply>& reply);
+  void serve_log(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  void serve_offers(bool is_operator, const std::shared_ptr<HttpReply>& reply) const;
+  void act(const HttpRequest& request, bool is_operator, const std::shared_ptr<HttpReply>& reply);
   void add_stream(const std::shared_ptr<HttpReply>& reply);
   void look();
   void wait();
   void tell(DashboardState state);
 
-  const std::string token;
+  const Tokens tokens;
   std::string host;  // the address listened at
   Handlers handlers;
   boost::asio::steady_timer timer;
@@ -169,6 +211,7 @@ void DashboardServer::Core::take(const HttpRequest& request,
     return reply->answer(http_refusal(403));
   }
   if (request.path.starts_with("/api/")) return serve_api(request, reply);
+  if (request.is_post) return reply->answer(http_refusal(405));
   const auto file = dashboard_file(request.path == "/" ? "/index.html" : request.path);
   if (!file) return reply->answer(http_refusal(404));
   reply->answer(
@@ -178,29 +221,69 @@ void DashboardServer::Core::take(const HttpRequest& request,
 void DashboardServer::Core::serve_api(const HttpRequest& request,
                                       const std::shared_ptr<HttpReply>& reply) {
   constexpr std::string_view kScheme = "Bearer ";
-  const bool has_scheme = request.authorization.starts_with(kScheme);
-  if (!has_scheme || !is_same_secret(request.authorization.substr(kScheme.size()), token)) {
+  const std::string_view given = request.authorization.starts_with(kScheme)
+                                     ? request.authorization.substr(kScheme.size())
+                                     : std::string_view();
+  const bool is_operator = is_same_secret(given, tokens.operators);
+  if (!is_operator && !is_same_secret(given, tokens.viewers)) {
     ++refusals.unauthenticated;
     HttpAnswer refusal = http_refusal(401);
     refusal.headers = {{"WWW-Authenticate", "Bearer"}};
     return reply->answer(std::move(refusal));
   }
   if (is_closed) return reply->answer(http_refusal(503));
+  if (request.is_post) return act(request, is_operator, reply);
   if (request.path == "/api/events" && !request.is_head) return add_stream(reply);
-  if (request.path == "/api/state") {
-    return handlers.collect([core = shared_from_this(), reply](DashboardState state) {
-      state.refusals = core->refusals;
-      reply->answer(json_answer(to_json(state)));
-    });
+  if (request.path == "/api/state") return serve_state(reply);
+  if (request.path == "/api/log") return serve_log(request, reply);
+  if (request.path == "/api/offers") return serve_offers(is_operator, reply);
+  reply->answer(http_refusal(deed_at(request.path) ? 405 : 404));
+}
+
+void DashboardServer::Core::serve_state(const std::shared_ptr<HttpReply>& reply) {
+  handlers.collect([core = shared_from_this(), reply](DashboardState state) {
+    state.refusals = core->refusals;
+    reply->answer(json_answer(to_json(state)));
+  });
+}
+
+void DashboardServer::Core::serve_log(const HttpRequest& request,
+                                      const std::shared_ptr<HttpReply>& reply) {
+  const auto question = log_question(request.query);
+  if (!question) return reply->answer(http_refusal(400));
+  handlers.read_log(
+      *question, [reply](const LogTail& tail) { reply->answer(json_answer(json_of_tail(tail))); });
+}
+
+void DashboardServer::Core::serve_offers(bool is_operator,
+                                         const std::shared_ptr<HttpReply>& reply) const {
+  nlohmann::json actions = nlohmann::json::array();
+  for (const DashboardDeed deed : handlers.deeds) {
+    if (is_operator) actions.push_back(std::string(name_of(deed)));
   }
-  if (request.path == "/api/log") {
-    const auto question = log_question(request.query);
-    if (!question) return reply->answer(http_refusal(400));
-    return handlers.read_log(*question, [reply](const LogTail& tail) {
-      reply->answer(json_answer(json_of_tail(tail)));
-    });
+  reply->answer(json_answer(nlohmann::json({{"actions", std::move(actions)}}).dump()));
+}
+
+void DashboardServer::Core::act(const HttpRequest& request,
+                                bool is_operator,
+                                const std::shared_ptr<HttpReply>& reply) {
+  const auto deed = deed_at(request.path);
+  const bool is_known = deed && std::ranges::count(handlers.deeds, *deed) > 0;
+  if (!is_known) return reply->answer(http_refusal(404));
+  // A browser always says whose page it is that posts.
+  if (request.origin.empty()) {
+    ++refusals.cross_site;
+    return reply->answer(http_refusal(403));
   }
-  reply->answer(http_refusal(404));
+  if (!is_operator) {
+    ++refusals.forbidden;
+    return reply->answer(http_refusal(403));
+  }
+  const auto action = action_of(*deed, request);
+  if (!action) return reply->answer(http_refusal(400));
+  handlers.act(*action, [reply](const DashboardOutcome& outcome) {
+    reply->answer(json_answer(json_of_outcome(outcome)));
+  });
 }
 
 void DashboardServer::Core::add_stream(const std::shared_ptr<HttpReply>& reply) {
@@ -254,17 +337,17 @@ DashboardServer::~DashboardServer() {
 Result<std::unique_ptr<DashboardServer>> DashboardServer::listen(
     boost::asio::io_context& loop,
     const TcpEndpoint& endpoint,
-    std::string token,
+    Tokens tokens,
     Handlers handlers,
     std::chrono::milliseconds patience) {
-  auto core = std::make_shared<Core>(loop, std::move(token), std::move(handlers));
+  auto core = std::make_shared<Core>(loop, std::move(tokens), std::move(handlers));
   auto server = HttpServer::listen(
       loop,
       endpoint,
       [core](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
         core->take(request, reply);
       },
-      {.most_connections = kMaxConnections, .patience = patience});
+      {.most_connections = kMaxConnections, .patience = patience, .takes_post = true});
   if (!server) return std::move(server).error();
   core->host = endpoint.address().to_string();
   return std::unique_ptr<DashboardServer>(new DashboardServer(std::move(core), *std::move(server)));
@@ -275,7 +358,15 @@ int DashboardServer::port() const {
 }
 
 std::string DashboardServer::address() const {
-  return "http://" + endpoint_text(core_->host, port()) + "/#token=" + core_->token;
+  return address_of(core_->tokens.viewers);
+}
+
+std::string DashboardServer::operators_address() const {
+  return address_of(core_->tokens.operators);
+}
+
+std::string DashboardServer::address_of(const std::string& token) const {
+  return "http://" + endpoint_text(core_->host, port()) + "/#token=" + token;
 }
 
 const DashboardRefusals& DashboardServer::refusals() const {

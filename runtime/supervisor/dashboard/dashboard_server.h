@@ -1,10 +1,17 @@
-// DashboardServer: one page that shows jobs while they run, and the stream of events that feeds it. Read-only.
+// DashboardServer: one page that shows jobs while they run, the stream of events that feeds it, and what operators do from it.
 //
 //   request                    token   answer
 //   GET /, /dashboard.{css,js}   no    the page: files of this program, the same for everybody
 //   GET /api/state               yes   the state now, JSON (dashboard_state.h)
 //   GET /api/events              yes   server-sent events: a state each, at once and every kEvery
 //   GET /api/log?job=&rank=&...  yes   the end of a rank's output, JSON: {"text", "offset", "size", "notice"}
+//   GET /api/offers              yes   what this token may do, JSON: {"actions": ["stop", ...]}
+//   POST /api/stop?job=          operator's   JSON: {"is_done", "text"}; so do these:
+//   POST /api/drain              operator's
+//   POST /api/stacks?job=&rank=  operator's
+//
+// There are two tokens: a viewer's reads, an operator's acts too. An action has the page's own Origin, which a browser sends with
+// each POST and no other page can: one without it is refused. What is to be done is asked of whoever serves the jobs.
 //
 // The token is in `Authorization: Bearer`, which no browser sends by itself: a page of another site has nothing to ride on, and
 // there is no cookie that a server on another port could read. It reaches the page in the fragment of the address, which is sent
@@ -24,6 +31,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -49,6 +57,22 @@ struct LogTail {
   std::string notice;        // instead of text: why there is none
 };
 
+enum class DashboardDeed {
+  kStop,    // as `accel stop JOB`
+  kDrain,   // as `accel drain` of the node that serves the page
+  kStacks,  // as `accel diagnose JOB`
+};
+struct DashboardAction {
+  DashboardDeed deed = DashboardDeed::kStop;
+  std::string job;   // of kStop and kStacks: its uuid where there is one, else its id
+  int rank = -1;     // of kStacks
+  std::string from;  // the caller's address, for whoever records it
+};
+struct DashboardOutcome {
+  bool is_done = true;
+  std::string text;  // what was done, or why not
+};
+
 class DashboardServer {
  public:
   static constexpr int kMaxConnections = 64;
@@ -60,12 +84,19 @@ class DashboardServer {
     // Gives the state to `done`, now or within a second. Its `refusals` are filled here.
     std::function<void(std::function<void(DashboardState)> done)> collect;
     std::function<void(const LogQuestion&, std::function<void(LogTail)> done)> read_log;
+    std::vector<DashboardDeed> deeds = {};  // that act() knows
+    std::function<void(const DashboardAction&, std::function<void(DashboardOutcome)> done)> act =
+        {};  // Requires: done() is called once
   };
-  // Errors  kFileIo. Requires: a token of kLeastToken characters or more.
+  struct Tokens {
+    std::string viewers;
+    std::string operators;
+  };
+  // Errors  kFileIo. Requires: two different tokens of kLeastToken characters or more.
   [[nodiscard]] static Result<std::unique_ptr<DashboardServer>> listen(
       boost::asio::io_context& loop,
       const TcpEndpoint& endpoint,
-      std::string token,
+      Tokens tokens,
       Handlers handlers,
       std::chrono::milliseconds patience = HttpServer::kPatience);
   // Streams end; calls no handler any more.
@@ -74,8 +105,9 @@ class DashboardServer {
   DashboardServer& operator=(const DashboardServer&) = delete;
 
   [[nodiscard]] int port() const;
-  // What to open in a browser; the token is in it.
+  // What to open in a browser; the viewers' token is in it, or that of operators.
   [[nodiscard]] std::string address() const;
+  [[nodiscard]] std::string operators_address() const;
   [[nodiscard]] const DashboardRefusals& refusals() const;
   // A last state to all streams, which end then.
   void end();
@@ -84,6 +116,7 @@ class DashboardServer {
  private:
   struct Core;
   DashboardServer(std::shared_ptr<Core> core, std::unique_ptr<HttpServer> server);
+  [[nodiscard]] std::string address_of(const std::string& token) const;
 
   std::shared_ptr<Core> core_;  // also of looks that are under way
   std::unique_ptr<HttpServer> server_;
@@ -93,6 +126,8 @@ class DashboardServer {
 [[nodiscard]] bool is_own_host(std::string_view host);
 // Pure. Whether the page that asks is one of this server: no Origin, or that of the Host.
 [[nodiscard]] bool is_own_origin(std::string_view origin, std::string_view host);
+// Pure. "stop", "drain", "stacks": as in the path.
+[[nodiscard]] std::string_view name_of(DashboardDeed deed);
 // Pure. The value of `key` in "a=1&b=2", %-decoded; empty: it is not there, or no such text.
 [[nodiscard]] std::string query_value(std::string_view query, std::string_view key);
 

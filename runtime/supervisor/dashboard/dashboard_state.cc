@@ -75,12 +75,14 @@ std::string to_json(const DashboardState& state) {
                      {"notice", printable(state.notice)},
                      {"wall_seconds", state.wall_seconds},
                      {"is_over", state.is_over},
+                     {"is_drained", state.is_drained},
                      {"jobs", list_of(state.jobs)},
                      {"nodes", list_of(state.nodes)},
                      {"refusals",
                       {{"unauthenticated", refusals.unauthenticated},
                        {"cross_site", refusals.cross_site},
                        {"wrong_host", refusals.wrong_host},
+                       {"forbidden", refusals.forbidden},
                        {"dropped", refusals.dropped}}}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -90,6 +92,7 @@ void add_refusals(MetricPage& page, const DashboardRefusals& refusals) {
       {"unauthenticated", refusals.unauthenticated},
       {"cross_site", refusals.cross_site},
       {"wrong_host", refusals.wrong_host},
+      {"forbidden", refusals.forbidden},
       {"dropped", refusals.dropped}};
   for (const auto& [cause, count] : counts)
     page.add(Metric::kDashboardRefusals, {cause}, static_cast<double>(count));

@@ -61,6 +61,7 @@ struct DashboardRefusals {
   std::uint64_t unauthenticated = 0;  // no token, or another one
   std::uint64_t cross_site = 0;       // asked for by a page of another origin
   std::uint64_t wrong_host = 0;       // the Host header is a name that is not ours
+  std::uint64_t forbidden = 0;        // an action with a viewer's token
   std::uint64_t dropped = 0;          // a stream whose client did not read
 };
 
@@ -71,6 +72,7 @@ struct DashboardState {
   std::string notice;       // what is missing, and why
   double wall_seconds = 0;  // since 1970, for texts
   bool is_over = false;     // no more will come
+  bool is_drained = false;  // the node starts no more jobs
   std::vector<DashboardJob> jobs;
   std::vector<DashboardNode> nodes;
   DashboardRefusals refusals;

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 
 #include "runtime/supervisor/http/listening_socket.h"
+#include "runtime/text/endpoint_text.h"
 
 namespace accel::supervisor {
 namespace {
@@ -107,7 +108,9 @@ class HttpServer::Connection final : public HttpReply,
     response_.set(http::field::cache_control, "no-store");
     for (const auto& [name, value] : answer.headers)
       response_.set(beast::string_view(name.data(), name.size()), value);
-    if (answer.status == 405) response_.set(http::field::allow, "GET, HEAD");
+    if (answer.status == 405)
+      response_.set(http::field::allow,
+                    core_->options.takes_post ? "GET, HEAD, POST" : "GET, HEAD");
     response_.keep_alive(false);
     response_.body() = std::move(answer.body);
     response_.prepare_payload();
@@ -154,7 +157,9 @@ class HttpServer::Connection final : public HttpReply,
     }
     const auto& request = parser_.get();
     const http::verb method = request.method();
-    if (method != http::verb::get && method != http::verb::head) return answer(http_refusal(405));
+    const bool is_post = method == http::verb::post && core_->options.takes_post;
+    if (method != http::verb::get && method != http::verb::head && !is_post)
+      return answer(http_refusal(405));
     const auto length = parser_.content_length();
     if (parser_.chunked() || (length && *length > 0)) return answer(http_refusal(400));
     const std::string_view target = view_of(request.target());
@@ -164,9 +169,17 @@ class HttpServer::Connection final : public HttpReply,
                                .host = view_of(request[http::field::host]),
                                .origin = view_of(request[http::field::origin]),
                                .authorization = view_of(request[http::field::authorization]),
-                               .is_head = method == http::verb::head};
+                               .is_head = method == http::verb::head,
+                               .is_post = is_post,
+                               .from = caller()};
     if (core_->is_closed) return;
     core_->handler(asked, shared_from_this());
+  }
+
+  [[nodiscard]] std::string caller() const {
+    error_code is_gone;
+    const auto remote = stream_.socket().remote_endpoint(is_gone);
+    return is_gone ? "" : endpoint_text(remote.address().to_string(), remote.port());
   }
 
   void finish_answer() {

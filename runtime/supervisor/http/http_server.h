@@ -1,11 +1,11 @@
-// HttpServer: answers GET and HEAD over plain HTTP, with a page or with a stream of events.
+// HttpServer: answers GET and HEAD, and POST where that is asked for, over plain HTTP, with a page or with a stream of events.
 //
 //   accepted --a whole header--> asked --answer()--> answered --the caller is gone--> closed
 //       |                          '----stream()--> streaming --the caller is gone, or reads too slowly--> closed
 //       '------------- `patience` after it was accepted, unless it streams ----------------------------------^
 //
 //   request                                            answer
-//   GET, HEAD                                          the handler's
+//   GET, HEAD; with `takes_post` POST                  the handler's
 //   another method                                     405
 //   more than kMaxRequest bytes of header              431
 //   no HTTP, a body                                    400
@@ -45,6 +45,8 @@ struct HttpRequest {
   std::string_view origin;         // of a page's script; empty: none was given
   std::string_view authorization;  // "Bearer ..."; empty: none was given
   bool is_head = false;            // the headers alone are wanted
+  bool is_post = false;            // something is to be done
+  std::string from;                // the caller's address: "127.0.0.1:41233"
 };
 
 struct HttpAnswer {
@@ -82,6 +84,7 @@ class HttpServer {
   struct Options {
     int most_connections = 8;
     std::chrono::milliseconds patience = kPatience;
+    bool takes_post = false;
   };
   // Errors  kFileIo.
   [[nodiscard]] static Result<std::unique_ptr<HttpServer>> listen(boost::asio::io_context& loop,

@@ -32,7 +32,20 @@ if CAN_BROWSE:
 
 WORKER = BUILD / "tests/fault_worker"
 ADDRESS = re.compile(r"http://\S+/#token=[0-9a-f]{32,}")
+WAITS = "exec sleep 1000"
 HOSTILE = "<b id=evil>bold</b><script>document.title='owned'</script>"
+
+
+def ask(host, token, path, method="GET", **headers):
+    """The status and the body of the answer; without a token when that is empty."""
+    connection = http.client.HTTPConnection(host, timeout=PATIENCE)
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
 
 
 class DashboardTest(unittest.TestCase):
@@ -47,22 +60,19 @@ class DashboardTest(unittest.TestCase):
         launcher = launch("launcher", ["--num_processes", str(ranks), "--cpu", "--log_dir", self.folder / "logs", "--redirects", "3",
                                        "--dashboard", "--metrics_port", "0", *more, "--no_python", "/bin/sh", "-c", worker])
         self.addCleanup(launcher.close)
-        launcher.wait_for("the dashboard is at ")
+        launcher.wait_for("who may stop the job from it too opens ")
         self.launcher = launcher
-        self.url = ADDRESS.search(launcher.text()).group(0)
+        self.url, self.operator_url = ADDRESS.findall(launcher.text())
         self.token = self.url.split("=")[1]
         self.host = self.url.split("/")[2]
         return launcher
 
     def request(self, path, token=True, **headers):
-        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE)
-        if token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        connection.close()
-        return answer.status, body
+        return ask(self.host, token and self.token, path, **headers)
+
+    def act(self, path):
+        """As the page in the hands of an operator."""
+        return ask(self.host, self.operator_url.split("=")[1], path, "POST", Origin=f"http://{self.host}")
 
     def state(self):
         return json.loads(self.request("/api/state")[1])
@@ -112,7 +122,7 @@ class Launcher(DashboardTest):
             self.assertEqual(self.request(path, token=False)[0], 401)
         self.assertEqual(self.request("/api/state", Origin="http://evil.example")[0], 403)
         self.assertEqual(self.request("/", Host="evil.example")[0], 421)
-        self.assertEqual(self.state()["refusals"], {"unauthenticated": 3, "cross_site": 1, "wrong_host": 1, "dropped": 0})
+        self.assertEqual(self.state()["refusals"], {"unauthenticated": 3, "cross_site": 1, "wrong_host": 1, "forbidden": 0, "dropped": 0})
         self.assertEqual(self.metrics()['accel_dashboard_refusals_total{cause="unauthenticated"}'], "3")
 
     def test_a_script_of_another_site_may_not_even_ask(self):
@@ -137,6 +147,41 @@ class Launcher(DashboardTest):
         self.assertEqual(events[-1]["jobs"][0]["state"], "cancelled")
         self.assertEqual(launcher.wait(), 143)
 
+    def test_an_operator_stops_the_job_as_a_signal_would(self):
+        launcher = self.start(1)
+        job = self.state()["jobs"][0]["id"]
+        self.assertEqual(ask(self.host, self.token, f"/api/stop?job={job}", "POST", Origin=f"http://{self.host}")[0], 403)
+        self.assertIn("there is no such job here", self.act("/api/stop?job=other")[1])
+        status, body = self.act(f"/api/stop?job={job}")
+        self.assertEqual((status, json.loads(body)), (200, {"is_done": True, "text": "the job is asked to stop"}))
+        self.assertEqual(launcher.wait(), 143)
+        self.assertRegex(launcher.text(), r"an operator of the dashboard at 127\.0\.0\.1:\d+ stops the job")
+
+    def test_an_operator_sees_what_a_rank_waits_for(self):
+        self.start(2, WAITS)
+        eventually(lambda: self.state()["jobs"][0]["state"] == "running", "the start")
+        job = self.state()["jobs"][0]["id"]
+        answer = json.loads(self.act(f"/api/stacks?job={job}&rank=1")[1])
+        self.assertTrue(answer["is_done"], answer)
+        self.assertRegex(answer["text"], r"^rank 1 \(pid \d+\): state [A-Z], ")
+        self.assertEqual(json.loads(self.act(f"/api/stacks?job={job}&rank=9")[1]), {"is_done": False, "text": "rank 9 does not run"})
+
+    def test_a_job_whose_shim_is_killed_is_shown_as_failed(self):
+        launcher = self.start(1)
+        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE)
+        connection.request("GET", "/api/events", headers={"Authorization": f"Bearer {self.token}"})
+        stream = connection.getresponse()
+        eventually(lambda: self.state()["jobs"][0]["state"] == "running", "the start")
+        worker = self.state()["jobs"][0]["ranks"][0]["pid"]
+        shim = int(pathlib.Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(shim, signal.SIGKILL)
+        events = [json.loads(line[6:]) for line in stream if line.startswith(b"data: ")]
+        connection.close()
+        job = events[-1]["jobs"][0]
+        self.assertEqual((events[-1]["is_over"], job["state"], job["ranks"][0]["end"]), (True, "failed", "lost"))
+        self.assertNotEqual(launcher.wait(), 0)
+        self.assertIn(job["reason"], launcher.text())
+
     def test_a_port_that_is_taken_ends_the_launch_before_anything_runs(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             done = subprocess.run([BIN / "accel-launch", "--cpu", "--dashboard_port", str(taken.getsockname()[1]), "--no_python",
@@ -146,31 +191,43 @@ class Launcher(DashboardTest):
         self.assertFalse((self.folder / "ran").exists())
 
 
-class OfAnAgent(AgentTest):
+class AgentDashboardTest(AgentTest):
     CONFIG = "allow_root: true\nnode_id: here\nmetrics_listen: 127.0.0.1:0\ndashboard_listen: 127.0.0.1:0\n"
 
     def setUp(self):
         super().setUp()
-        self.path = next(line for line in self.agent.lines if "serves the dashboard at port" in line).split()[-1]
-        self.url = pathlib.Path(self.path).read_text().strip()
+        self.wait_for_text("serves the dashboard at port")
+        self.path = self.agent.state / "run/dashboard.url"
+        self.operator_path = self.agent.state / "run/dashboard-operator.url"
+        self.url, self.operator_url = (path.read_text().strip() for path in (self.path, self.operator_path))
         self.host, self.token = self.url.removeprefix("http://").split("/#token=")
 
-    def request(self, path, token=True):
-        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"} if token else {})
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        connection.close()
-        return answer.status, body
+    def request(self, path, token=True, **headers):
+        return ask(self.host, token and self.token, path, **headers)
+
+    def act(self, path, **headers):
+        """As the page in the hands of an operator."""
+        status, body = ask(self.host, self.operator_url.split("=")[1], path, "POST", **{"Origin": f"http://{self.host}", **headers})
+        return json.loads(body) if status == 200 else status
+
+    def state(self):
+        return json.loads(self.request("/api/state")[1])
 
     def shown(self, name):
-        return next((job for job in json.loads(self.request("/api/state")[1])["jobs"] if job["id"] == name), None)
+        return next((job for job in self.state()["jobs"] if job["id"] == name), None)
 
     def metrics(self):
         port = re.search(r"serves metrics at port (\d+)", self.agent.text()).group(1)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
             return dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
 
+    def start(self, name, ranks, *command):
+        done = self.accel("run", "--detach", "-n", ranks, "--name", name, "--", *command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        eventually(lambda: (self.shown(name) or {}).get("state") == "running", "the start")
+
+
+class OfAnAgent(AgentDashboardTest):
     def test_a_job_that_has_ended_has_the_figures_of_control_and_of_the_metrics(self):
         done = self.accel("run", "-n", 2, "--name", "fails", "--max_restarts", 1, "--", "/bin/sh", "-c", "exit 3")
         self.assertEqual(done.returncode, 3, done.stderr)
@@ -189,26 +246,91 @@ class OfAnAgent(AgentTest):
         self.assertEqual([event["kind"] for event in job["events"]].count("started"), 2)
 
     def test_steps_of_a_running_job_are_those_of_the_metrics(self):
-        done = self.accel("run", "--detach", "-n", 2, "--name", "steps", "--", WORKER, "beats", 20)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.start("steps", 2, WORKER, "beats", 20)
         eventually(lambda: [rank.get("step") for rank in self.shown("steps")["ranks"]] == [20, 19], "the last steps")
         metrics = self.metrics()
         for rank in self.shown("steps")["ranks"]:
             labels = '{job="steps",node="here",local_rank="%d"}' % rank["local_rank"]
             self.assertEqual(float(metrics["accel_worker_step" + labels]), rank["step"])
-        uuid = self.shown("steps")["uuid"]
+        said = self.job("steps")
+        job = self.shown("steps")
+        self.assertEqual(said["state"].removeprefix("JOB_STATE_").lower(), job["state"])
+        self.assertEqual([int(worker["pid"]) for worker in said["workers"]], [rank["pid"] for rank in job["ranks"]])
+        self.assertEqual(metrics['accel_worker_state{job="steps",node="here",state="running"}'], "2")
+        uuid = job["uuid"]
         log = json.loads(self.request(f"/api/log?job={uuid}&rank=1")[1])
         self.assertIn("silent", log["text"])
         self.assertIn("ask its own agent", json.loads(self.request(f"/api/log?job={uuid}&rank=7")[1])["notice"])
         self.accel("stop", "--kill", "steps")
 
-    def test_the_token_is_for_the_agent_alone_and_goes_with_it(self):
-        self.assertEqual(os.stat(self.path).st_mode & 0o777, 0o600)
-        self.assertNotIn(self.token, self.agent.text())
+    def test_the_tokens_are_for_the_agent_alone_and_go_with_it(self):
+        for path, url in ((self.path, self.url), (self.operator_path, self.operator_url)):
+            self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+            self.assertNotIn(url.split("=")[1], self.agent.text())
         self.assertEqual(self.request("/api/state", token=False)[0], 401)
         self.assertEqual(self.metrics()['accel_dashboard_refusals_total{cause="unauthenticated"}'], "1")
         self.agent.end()
-        self.assertFalse(os.path.exists(self.path))
+        self.assertFalse(self.path.exists() or self.operator_path.exists())
+
+    def test_what_is_hostile_is_refused_and_counted(self):
+        self.start("quiet", 1, "/bin/sh", "-c", WAITS)
+        stop = f"/api/stop?job={self.shown('quiet')['uuid']}"
+        operator = self.operator_url.split("=")[1]
+        own = f"http://{self.host}"
+        self.assertEqual(ask(self.host, "", stop, "POST", Origin=own)[0], 401)
+        self.assertEqual(ask(self.host, self.token, stop, "POST", Origin=own)[0], 403)
+        self.assertEqual(ask(self.host, operator, stop, "POST", Origin="http://evil.example")[0], 403)
+        self.assertEqual(ask(self.host, operator, stop, "POST")[0], 403)
+        self.assertEqual(ask(self.host, operator, stop, "POST", Host="evil.example", Origin="http://evil.example")[0], 421)
+        self.assertEqual(ask(self.host, operator, stop)[0], 405)
+        refusals = {"unauthenticated": 1, "cross_site": 2, "wrong_host": 1, "forbidden": 1, "dropped": 0}
+        self.assertEqual(self.state()["refusals"], refusals)
+        metrics = self.metrics()
+        for cause, count in refusals.items():
+            self.assertEqual(metrics['accel_dashboard_refusals_total{cause="%s"}' % cause], str(count))
+        self.assertEqual(self.shown("quiet")["state"], "running")
+        self.accel("stop", "--kill", "quiet")
+
+    def test_a_client_that_never_reads_is_dropped_and_counted(self):
+        # An event is larger than what the kernel holds for both sides: many jobs with many ranks that have ended.
+        for number in range(12):
+            self.accel("run", "-n", 64, "--name", f"j{number}-" + "x" * 100, "--", "/bin/false")
+        with socket.socket() as caller:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            caller.connect((self.host.split(":")[0], int(self.host.split(":")[1])))
+            caller.sendall(f"GET /api/events HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: Bearer {self.token}\r\n\r\n".encode())
+            eventually(lambda: self.state()["refusals"]["dropped"] == 1, "the drop")
+
+    def test_an_operator_stops_a_job_and_the_log_names_the_address(self):
+        self.start("long", 2, "/bin/sh", "-c", WAITS)
+        answer = self.act(f"/api/stop?job={self.shown('long')['uuid']}")
+        self.assertTrue(answer["is_done"], answer)
+        eventually(lambda: self.shown("long")["state"] == "cancelled", "the end")
+        self.assertEqual(self.job("long")["state"], "JOB_STATE_CANCELLED")
+        self.wait_for_text("audit: stop long for an operator of the dashboard at 127.0.0.1:")
+        self.assertFalse(self.act("/api/stop?job=nobodys")["is_done"])
+
+    def test_an_operator_takes_the_stacks_of_one_rank(self):
+        self.start("stuck", 2, "/bin/sh", "-c", WAITS)
+        uuid = self.shown("stuck")["uuid"]
+        answer = self.act(f"/api/stacks?job={uuid}&rank=1")
+        self.assertTrue(answer["is_done"], answer)
+        self.assertIn("== rank 1, pid %d\n" % self.shown("stuck")["ranks"][1]["pid"], answer["text"])
+        self.assertIn("State:", answer["text"])
+        self.assertNotIn("rank 0", answer["text"])
+        self.assertEqual(self.act(f"/api/stacks?job={uuid}&rank=5"), {"is_done": False, "text": "rank 5 does not run"})
+        self.wait_for_text("audit: diagnose stuck for an operator of the dashboard at 127.0.0.1:")
+        self.accel("stop", "--kill", "stuck")
+
+    def test_an_operator_drains_the_node(self):
+        self.assertFalse(self.state()["is_drained"])
+        self.assertTrue(self.act("/api/drain")["is_done"])
+        self.assertTrue(self.state()["is_drained"])
+        self.assertIn("(drained)", self.accel("status").stdout)
+        self.assertNotEqual(self.accel("run", "--", "/bin/true").returncode, 0)
+        self.wait_for_text("audit: drain for an operator of the dashboard at 127.0.0.1:")
+        self.accel("undrain")
+        self.assertFalse(self.state()["is_drained"])
 
     def test_an_open_address_must_be_asked_for(self):
         config = pathlib.Path(self.folder) / "open.yaml"
@@ -221,10 +343,11 @@ class OfAnAgent(AgentTest):
         self.assertEqual(subprocess.run(check, capture_output=True, text=True).returncode, 0)
 
 
-@unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")
-class InBrowser(DashboardTest):
+class Browser:
+    """What tests with a browser share, whoever serves the page."""
+
     def open(self, url, width=1280, height=1400):
-        self.browser = open_browser(self.folder / "profile", width, height)
+        self.browser = open_browser(pathlib.Path(self.folder) / "profile", width, height)
         self.addCleanup(self.browser.quit)
         self.browser.get(url)
         return self.browser
@@ -235,9 +358,64 @@ class InBrowser(DashboardTest):
     def texts(self, selector):
         return self.browser.execute_script("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)
 
+    def click(self, name):
+        self.wait(lambda _: self.browser.find_element(By.ID, name).is_displayed())
+        self.browser.find_element(By.ID, name).click()
+
     def check_console(self):
         self.assertEqual(self.browser.get_log("browser"), [])
 
+
+@unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")
+class AgentInBrowser(Browser, AgentDashboardTest):
+    def test_two_jobs_are_shown_as_control_and_metrics_have_them(self):
+        self.start("beats", 4, WORKER, "beats", 40)
+        self.start("waits", 2, "/bin/sh", "-c", f"printf '%s\\n' \"{HOSTILE}\"; printf '\\033]0;owned\\007\\n'; {WAITS}")
+        eventually(lambda: [rank.get("step") for rank in self.shown("beats")["ranks"]] == [40, 39, 40, 40], "the last steps")
+        browser = self.open(self.url)
+        self.wait(lambda _: len(self.texts("#jobs tr")) == 2)
+        for row in browser.find_elements(By.CSS_SELECTOR, "#jobs tr"):
+            name, user, state, workers, generation, restarts, _ = (cell.text for cell in row.find_elements(By.TAG_NAME, "td"))
+            said = self.job(name)
+            self.assertEqual((user, state, workers, generation, restarts),
+                             (said["user"], "running", f"{len(said['workers'])} of {len(said['workers'])}", "0", "0"))
+        metrics = self.metrics()
+        browser.find_element(By.XPATH, "//*[@id='jobs']//button[text()='beats']").click()
+        self.wait(lambda _: len(self.texts("#ranks button")) == 4)
+        titles = browser.execute_script("return [...document.querySelectorAll('#ranks button')].map(e => e.title)")
+        for rank, title in enumerate(titles):
+            self.assertIn("step %s," % metrics['accel_worker_step{job="beats",node="here",local_rank="%d"}' % rank], title)
+        browser.find_element(By.XPATH, "//*[@id='jobs']//button[text()='waits']").click()
+        self.wait(lambda _: HOSTILE in self.texts("#log")[0] and "?]0;owned?" in self.texts("#log")[0])
+        self.assertEqual(browser.find_elements(By.ID, "evil"), [])
+        for action in ("stop", "stacks", "drain"):
+            self.assertFalse(browser.find_element(By.ID, action).is_displayed())
+        self.check_console()
+
+    def test_an_operator_confirms_each_action_and_sees_its_outcome(self):
+        self.start("waits", 2, "/bin/sh", "-c", WAITS)
+        browser = self.open(self.operator_url)
+        self.click("stacks")
+        self.assertEqual(self.texts("#confirm-yes"), ["Stacks of rank 0"])
+        self.click("confirm-yes")
+        self.wait(lambda _: "State:" in self.texts("#outcome-text")[0])
+        self.click("stop")
+        self.click("confirm-no")
+        self.assertEqual(self.shown("waits")["state"], "running")
+        self.click("stop")
+        self.click("confirm-yes")
+        self.wait(lambda _: self.texts("#outcome-text") == ["job waits is stopping"])
+        self.wait(lambda _: self.texts("#jobs td")[2] == "cancelled")
+        self.assertFalse(browser.find_element(By.ID, "stop").is_displayed())
+        self.click("drain")
+        self.click("confirm-yes")
+        self.wait(lambda _: browser.find_element(By.ID, "drained").is_displayed())
+        self.assertFalse(browser.find_element(By.ID, "drain").is_displayed())
+        self.check_console()
+
+
+@unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")
+class InBrowser(Browser, DashboardTest):
     def test_64_ranks_are_a_heat_map_whose_steps_go_on(self):
         self.start(64)
         browser = self.open(self.url)

@@ -9,7 +9,7 @@ const COLOURS = ["#2e9e63", "#9aa5b1", "#6f8fc9", "#4a7bd0", "#8f6fd0", "#d08f3a
 const RETRY_MS = 1000;
 const LOG_MS = 1000;
 
-const page = {state: null, job: "", rank: 0, lines: [], notice: "", asked: 0};
+const page = {state: null, job: "", rank: 0, lines: [], notice: "", asked: 0, actions: [], wanted: null, reports: new Map()};
 
 function element(name, text, className) {
   const made = document.createElement(name);
@@ -50,6 +50,8 @@ function keep(parent, items, keyOf, make, update) {
 const seconds = (value) => value >= 100 ? value.toFixed(0) + " s" : value >= 1 ? value.toFixed(2) + " s" : (value * 1000).toFixed(1) + " ms";
 const clock = (wall) => new Date(wall * 1000).toLocaleTimeString([], {hour12: false});
 const keyOfJob = (job) => job.uuid || job.id;
+// A process on another node has no number here.
+const runs = (job, rank) => rank.pid > 0 || (!rank.end && ["running", "stopping"].includes(job.state));
 const chosenJob = () => page.state?.jobs.find((job) => keyOfJob(job) === page.job);
 
 function productive(job) {
@@ -70,7 +72,7 @@ function showJobs(jobs) {
     for (let i = 0; i < 6; ++i) row.appendChild(element("td"));
     return row;
   }, (row, job) => {
-    const running = job.ranks.filter((rank) => rank.pid > 0).length;
+    const running = job.ranks.filter((rank) => runs(job, rank)).length;
     const texts = [job.user, job.state, `${running} of ${job.ranks.length}`, String(job.generation), String(job.restarts), productive(job)];
     texts.forEach((text, i) => setText(row.cells[i + 1], text));
     setClass(row.cells[2], job.state);
@@ -105,6 +107,21 @@ function showNodes(nodes) {
 
 // ---- ranks ----
 
+// The coordinator knows the last report of a rank on another node: two of them make a time.
+function addTimes(state) {
+  for (const job of state.jobs) {
+    for (const rank of job.ranks) {
+      if (rank.pid > 0 || rank.step === undefined) continue;
+      const key = `${keyOfJob(job)} ${job.generation} ${rank.rank}`;
+      const at = state.wall_seconds - rank.silent_seconds;
+      const before = page.reports.get(key);
+      if (!before) page.reports.set(key, {step: rank.step, at, time: 0});
+      else if (rank.step > before.step) Object.assign(before, {step: rank.step, at, time: (at - before.at) / (rank.step - before.step)});
+      if (before?.time > 0) rank.seconds_per_step = before.time;
+    }
+  }
+}
+
 function rankText(rank) {
   const parts = [`rank ${rank.rank}`, `on ${rank.node}`];
   if (rank.pid > 0) parts.push(`process ${rank.pid}`);
@@ -128,7 +145,7 @@ function showRanks(job) {
     return cell;
   }, (cell, rank) => {
     const time = rank.seconds_per_step ?? 0;
-    const ended = rank.pid === 0;
+    const ended = !runs(job, rank);
     setClass(cell, ended ? "ended" : time > 0 ? "timed" : "");
     // From green to red; within a tenth of the fastest all are green.
     const share = time > 0 ? Math.min(1, Math.max(0, (time - least * 1.1) / Math.max(least, most - least * 1.1))) : 0;
@@ -245,6 +262,71 @@ function showLog() {
   if (find("log-follow").checked) log.scrollTop = log.scrollHeight;
 }
 
+// ---- actions of operators ----
+
+const DEEDS = {
+  stop: {
+    name: (job) => `Stop ${job.id}`,
+    ask: (job) => `Stop job ${job.id}? Its workers are asked to end, and killed after its grace.`,
+    can: (job) => ["pending", "running", "stopping"].includes(job?.state),
+  },
+  drain: {
+    name: () => `Drain ${page.state.node}`,
+    ask: () => `Drain node ${page.state.node}? It starts no more jobs, until \`accel undrain\`. What runs there goes on.`,
+    can: () => !page.state.is_drained,
+  },
+  stacks: {
+    name: () => `Stacks of rank ${page.rank}`,
+    ask: (job) => `Take the stacks of rank ${page.rank} of job ${job.id}? Programs of libaccel write theirs to their stderr too.`,
+    can: (job) => job?.ranks.some((rank) => rank.rank === page.rank && runs(job, rank)),
+  },
+};
+
+async function readOffers() {
+  const got = await fetch("api/offers", {headers: authorization()});
+  if (!got.ok) return;
+  page.actions = (await got.json()).actions;
+  show();
+}
+
+function showActions(job) {
+  for (const [deed, {name, can}] of Object.entries(DEEDS)) {
+    const button = find(deed);
+    button.hidden = !page.actions.includes(deed) || !can(job);
+    if (!button.hidden) setText(button, name(job));
+  }
+}
+
+function confirmFirst(deed) {
+  const job = chosenJob();
+  if (deed !== "drain" && !job) return;
+  page.wanted = {deed, name: DEEDS[deed].name(job), where: new URLSearchParams(deed === "drain" ? {} : {job: page.job, rank: page.rank})};
+  setText(find("confirm-text"), DEEDS[deed].ask(job));
+  setText(find("confirm-yes"), page.wanted.name);
+  find("confirm").showModal();
+}
+
+async function carryOut() {
+  const {deed, name, where} = page.wanted;
+  find("confirm").close();
+  showOutcome(name, true, "asked for");
+  try {
+    const got = await fetch(`api/${deed}?${where}`, {method: "POST", headers: authorization()});
+    if (!got.ok) return showOutcome(name, false, `refused: ${got.status} ${got.statusText}`);
+    const answer = await got.json();
+    showOutcome(name, answer.is_done, answer.text);
+  } catch {
+    showOutcome(name, false, "nobody answered: it is not known whether it was done");
+  }
+}
+
+function showOutcome(title, isDone, text) {
+  find("outcome").hidden = false;
+  setClass(find("outcome"), isDone ? "" : "refused");
+  setText(find("outcome-title"), title);
+  setText(find("outcome-text"), text);
+}
+
 // ---- the whole ----
 
 function show() {
@@ -263,6 +345,8 @@ function show() {
   showRanks(job);
   showEvents(job, state.wall_seconds);
   showLedger(job);
+  showActions(job);
+  find("drained").hidden = !state.is_drained;
   const refused = Object.entries(state.refusals).filter(([, count]) => count > 0).map(([cause, count]) => `${count} ${cause.replace("_", " ")}`);
   setText(find("refusals"), refused.length ? `Refused: ${refused.join(", ")}.` : "");
   document.title = job ? `${job.id}: ${job.state}` : "accel";
@@ -295,6 +379,7 @@ async function readEvents(body) {
       if (!block.startsWith("data: ")) continue;
       const first = !page.state;
       page.state = JSON.parse(block.slice(6));
+      addTimes(page.state);
       connection(page.state.is_over ? "the job is over" : "live", page.state.is_over ? "" : "live");
       show();
       if (first || page.state.is_over) readLog();
@@ -307,7 +392,10 @@ async function watch() {
     try {
       const got = await fetch("api/events", {headers: authorization()});
       if (got.status === 401) return askForToken();
-      if (got.ok) await readEvents(got.body);
+      if (got.ok) {
+        await readOffers();
+        await readEvents(got.body);
+      }
     } catch {
       // The server has gone, or the network: tried again below.
     }
@@ -336,7 +424,7 @@ function stepJob(by) {
 }
 
 function onKey(event) {
-  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.ctrlKey || event.altKey || event.metaKey || find("confirm").open) return;
   if (event.target.matches("input, select")) {
     if (event.key === "Escape") event.target.blur();
     return;
@@ -370,6 +458,10 @@ function begin() {
     sessionStorage.setItem("token", find("token").value.trim());
     watch();
   });
+  for (const deed of Object.keys(DEEDS)) find(deed).addEventListener("click", () => confirmFirst(deed));
+  find("confirm-no").addEventListener("click", () => find("confirm").close());
+  find("confirm-yes").addEventListener("click", carryOut);
+  find("outcome-close").addEventListener("click", () => { find("outcome").hidden = true; });
   document.addEventListener("keydown", onKey);
   setInterval(() => { if (find("log-follow").checked && page.state && !page.state.is_over) readLog(); }, LOG_MS);
   watch();

@@ -6,6 +6,7 @@
 
 #include "agent/cluster/job_view.h"
 #include "agent/main/agent_metrics.h"
+#include "agent/main/dashboard_actions.h"
 #include "runtime/text/text_file.h"
 #include "tests/support/scratch_folder.h"
 
@@ -83,6 +84,14 @@ TEST(AgentDashboard, ShowsOfAJobWhatControlSays) {
   EXPECT_EQ(job.ranks[2].step, 40u);
   EXPECT_EQ(job.ranks[2].silent_seconds, 1);
   EXPECT_FALSE(job.ranks[3].reports);
+}
+
+TEST(AgentDashboard, TellsWhoseStacksATitleIsAbout) {
+  EXPECT_TRUE(is_about_rank("rank 3, pid 77", 3));
+  EXPECT_TRUE(is_about_rank("node rank 3, rank 4, pid 77", 4));
+  EXPECT_FALSE(is_about_rank("node rank 3, rank 4, pid 77", 3));
+  EXPECT_FALSE(is_about_rank("rank 31, pid 77", 3));
+  EXPECT_FALSE(is_about_rank("node a", 3));
 }
 
 TEST(AgentDashboard, TheAddressWithTheTokenIsForTheAgentAlone) {

@@ -88,6 +88,25 @@ TEST_F(JobWatchTest, AJobThatSomebodyStopsIsCancelledAndOneThatFailsFailed) {
   EXPECT_EQ(failing.shown(now_).state, "failed");
 }
 
+TEST_F(JobWatchTest, AJobWhoseShimIsLostHasFailedAndItsTimeStandsStill) {
+  hear_after(1s, supervisor::GenerationStarted{.pids = {7, 8}});
+  hear_after(1s, exit_of(1, ExitCause::kNonZero));
+  now_ += 2s;
+  watch_.lose("the supervisor of the job was killed", now_, 1000);
+  const supervisor::DashboardJob then = watch_.shown(now_);
+  now_ += 5s;
+  const supervisor::DashboardJob job = watch_.shown(now_);
+
+  EXPECT_EQ(job.state, "failed");
+  EXPECT_EQ(job.reason, "the supervisor of the job was killed");
+  EXPECT_EQ(job.ranks[0].pid, 0);
+  EXPECT_EQ(job.ranks[0].end, "lost");
+  EXPECT_EQ(job.ranks[1].end, "nonzero");
+  EXPECT_EQ(job.events.back().kind, "over");
+  EXPECT_EQ(job.ledger.booked, then.ledger.booked);
+  EXPECT_THAT(text(), HasSubstr(R"(accel_worker_state{job="a",node="n",state="running"} 0)"));
+}
+
 TEST_F(JobWatchTest, RanksThatItDoesNotKnowChangeNothing) {
   hear_after(1s, supervisor::GenerationStarted{.pids = {7}});
   hear_after(1s, exit_of(5, ExitCause::kNonZero));

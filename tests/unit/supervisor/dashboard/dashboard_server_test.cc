@@ -19,6 +19,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 const std::string kToken(48, 'a');
+const std::string kOperatorToken(48, 'o');
 constexpr std::chrono::seconds kPatience{30};  // of the test, for what must come
 
 // Server and client take turns on one thread: run() lets the server go on until what is waited for is there.
@@ -28,10 +29,16 @@ class DashboardServerTest : public ::testing::Test {
     auto made = DashboardServer::listen(
         loop_,
         {boost::asio::ip::address_v4::loopback(), 0},
-        kToken,
+        {.viewers = kToken, .operators = kOperatorToken},
         {.collect = [this](const auto& done) { done(state_); },
-         .read_log = [this](const LogQuestion& question,
-                            const auto& done) { done({.text = "of " + question.job}); }},
+         .read_log = [](const LogQuestion& question,
+                        const auto& done) { done({.text = "of " + question.job}); },
+         .deeds = {DashboardDeed::kStop, DashboardDeed::kStacks},
+         .act =
+             [this](const DashboardAction& action, const auto& done) {
+               actions_.push_back(action);
+               done({.is_done = action.job != "gone", .text = "said \x1b[2J"});
+             }},
         patience);
     ASSERT_TRUE(made) << made.error().what();
     server_ = *std::move(made);
@@ -46,7 +53,8 @@ class DashboardServerTest : public ::testing::Test {
 
   [[nodiscard]] UniqueFd ask(const std::string& path,
                              const std::string& headers,
-                             int buffer = 0) const {
+                             int buffer = 0,
+                             const std::string& method = "GET") const {
     UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (buffer > 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
     sockaddr_in address{};
@@ -54,7 +62,7 @@ class DashboardServerTest : public ::testing::Test {
     address.sin_port = htons(static_cast<std::uint16_t>(server_->port()));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    const std::string text = "GET " + path + " HTTP/1.1\r\n" + headers + "\r\n";
+    const std::string text = method + " " + path + " HTTP/1.1\r\n" + headers + "\r\n";
     EXPECT_EQ(::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
     return fd;
@@ -72,6 +80,16 @@ class DashboardServerTest : public ::testing::Test {
     EXPECT_TRUE(run_until([&] { return read_some(fd, text); })) << text;
     return text;
   }
+  std::string post(const std::string& path, const std::string& headers) {
+    const UniqueFd fd = ask(path, headers + "Content-Length: 0\r\n", 0, "POST");
+    std::string text;
+    EXPECT_TRUE(run_until([&] { return read_some(fd, text); })) << text;
+    return text;
+  }
+  // As the page of this server, in the hands of an operator.
+  [[nodiscard]] static std::string as_operator(const std::string& origin = "http://localhost:1") {
+    return with_token(kOperatorToken) + "Origin: " + origin + "\r\n";
+  }
   [[nodiscard]] static std::string with_token(const std::string& token = kToken) {
     return "Host: localhost:1\r\nAuthorization: Bearer " + token + "\r\n";
   }
@@ -80,6 +98,7 @@ class DashboardServerTest : public ::testing::Test {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       loop_.get_executor()};
   DashboardState state_;
+  std::vector<DashboardAction> actions_;
   std::unique_ptr<DashboardServer> server_;
 };
 
@@ -183,6 +202,60 @@ TEST_F(DashboardServerTest, OutputIsOfTheRankThatWasAskedFor) {
        {"", "?job=a", "?rank=1", "?job=a&rank=-1", "?job=a&rank=x", "?job=%zz&rank=0"})
     EXPECT_THAT(get(std::string("/api/log") + query, with_token()), StartsWith("HTTP/1.1 400"))
         << query;
+}
+
+TEST_F(DashboardServerTest, AnOperatorActsAndHearsWhatCameOfIt) {
+  serve();
+  EXPECT_THAT(
+      post("/api/stop?job=a%2fb", as_operator()),
+      AllOf(StartsWith("HTTP/1.1 200"), HasSubstr(R"({"is_done":true,"text":"said ?[2J"})")));
+  EXPECT_THAT(post("/api/stacks?job=gone&rank=3", as_operator()), HasSubstr(R"("is_done":false)"));
+
+  ASSERT_EQ(actions_.size(), 2u);
+  EXPECT_EQ(actions_[0].deed, DashboardDeed::kStop);
+  EXPECT_EQ(actions_[0].job, "a/b");
+  EXPECT_THAT(actions_[0].from, StartsWith("127.0.0.1:"));
+  EXPECT_EQ(actions_[1].deed, DashboardDeed::kStacks);
+  EXPECT_EQ(actions_[1].rank, 3);
+  EXPECT_THAT(get("/api/offers", with_token(kOperatorToken)),
+              HasSubstr(R"({"actions":["stop","stacks"]})"));
+}
+
+TEST_F(DashboardServerTest, AViewerReadsAlone) {
+  serve();
+  EXPECT_THAT(get("/api/offers", with_token()), HasSubstr(R"({"actions":[]})"));
+  EXPECT_THAT(get("/api/state", with_token()), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(post("/api/stop?job=a", with_token() + "Origin: http://localhost:1\r\n"),
+              StartsWith("HTTP/1.1 403"));
+  EXPECT_EQ(server_->refusals().forbidden, 1u);
+  EXPECT_THAT(server_->address(), HasSubstr(kToken));
+  EXPECT_THAT(server_->operators_address(), HasSubstr(kOperatorToken));
+  EXPECT_TRUE(actions_.empty());
+}
+
+// Bad input: cross-site requests.
+TEST_F(DashboardServerTest, AnActionThatNoPageOfOursAsksForIsRefused) {
+  serve();
+  EXPECT_THAT(post("/api/stop?job=a", as_operator("http://evil.example")),
+              StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(post("/api/stop?job=a", as_operator("null")), StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(post("/api/stop?job=a", with_token(kOperatorToken)), StartsWith("HTTP/1.1 403"));
+  EXPECT_EQ(server_->refusals().cross_site, 3u);
+  EXPECT_THAT(post("/api/stop?job=a", "Host: localhost:1\r\nOrigin: http://localhost:1\r\n"),
+              StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(get("/api/stop?job=a", as_operator()), StartsWith("HTTP/1.1 405"));
+  EXPECT_TRUE(actions_.empty());
+}
+
+TEST_F(DashboardServerTest, AnActionWithoutItsJobOrThatIsNotOfferedIsRefused) {
+  serve();
+  for (const char* path :
+       {"/api/stop", "/api/stop?job=", "/api/stacks?job=a", "/api/stacks?job=a&rank=-1"})
+    EXPECT_THAT(post(path, as_operator()), StartsWith("HTTP/1.1 400")) << path;
+  for (const char* path : {"/api/drain", "/api/state", "/api/"})
+    EXPECT_THAT(post(path, as_operator()), StartsWith("HTTP/1.1 404")) << path;
+  EXPECT_THAT(post("/", as_operator()), StartsWith("HTTP/1.1 405"));
+  EXPECT_TRUE(actions_.empty());
 }
 
 // Bad input: hostile log lines.
