@@ -69,9 +69,9 @@ void take_stacks(const DashboardAction& action, ControlService& control, const T
              if (stacks->here) stacks->here->next();
            },
        .begin =
-           [stacks](std::shared_ptr<Diagnosis> here) {
-             stacks->here = std::move(here);
-             stacks->here->next();
+           [stacks](const std::shared_ptr<Diagnosis>& here) {
+             stacks->here = here;
+             here->next();  // may be the last
            },
        .finish =
            [stacks, done](const Result<void>& told) {

@@ -45,6 +45,11 @@ std::optional<http::status> status_of_fault(const error_code& error) {
   return std::nullopt;
 }
 
+// The caller took nothing for too long: we say so, or the kernel does, whose patience with it began earlier (listen_at()).
+bool is_slowness(const error_code& error) {
+  return error == beast::error::timeout || error == asio::error::timed_out;
+}
+
 std::string_view view_of(beast::string_view text) {
   return {text.data(), text.size()};
 }
@@ -204,7 +209,7 @@ class HttpServer::Connection final : public HttpReply,
                             [self = shared_from_this()](const error_code& error, std::size_t) {
                               // Closed here: a write that took too long says so itself.
                               if (error == asio::error::operation_aborted) return;
-                              if (error) return self->close_stream(false);
+                              if (error) return self->close_stream(is_slowness(error));
                               self->watch_caller();
                             });
   }
@@ -226,7 +231,7 @@ class HttpServer::Connection final : public HttpReply,
 
   void go_on(const error_code& error) {
     is_writing_ = false;
-    if (error) return close_stream(error == beast::error::timeout);
+    if (error) return close_stream(is_slowness(error));
     if (next_) return write_next();
     if (is_ending_) close_stream(false);
   }
