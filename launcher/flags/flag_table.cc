@@ -346,9 +346,8 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kWatching,
      "Serve a page that shows the job while it runs, for a browser. A line on stderr has its "
-     "address, "
-     "with a token: anyone with the token can read the output of the job. For jobs on one "
-     "machine."},
+     "address with a token, which lets one read the output of the job, and another line one whose "
+     "token lets one stop it too. For jobs on one machine."},
     {"dashboard_port",
      0,
      FlagKind::kInteger,
@@ -356,6 +355,14 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kWatching,
      "The same at this port of --watch_address. Default: any free one."},
+    {"tracking_dir",
+     0,
+     FlagKind::kText,
+     "DIR",
+     "",
+     kWatching,
+     "The folder into which the script's trackers write (its project_dir): the dashboard draws the "
+     "curves of log.jsonl, log.csv and TensorBoard's event files in it."},
     {"watch_address",
      0,
      FlagKind::kText,

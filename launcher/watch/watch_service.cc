@@ -41,7 +41,7 @@ Result<std::unique_ptr<WatchService>> WatchService::start(const WatchSettings& s
       return std::move(served).error();
   }
   if (settings.dashboard) {
-    if (auto served = service->serve_dashboard(*settings.dashboard); !served)
+    if (auto served = service->serve_dashboard(*settings.dashboard, settings.tracking_dir); !served)
       return std::move(served).error();
   }
   return service;
@@ -59,13 +59,20 @@ Result<void> WatchService::serve_metrics(const supervisor::TcpEndpoint& endpoint
   return {};
 }
 
-Result<void> WatchService::serve_dashboard(const supervisor::TcpEndpoint& endpoint) {
+Result<void> WatchService::serve_dashboard(const supervisor::TcpEndpoint& endpoint,
+                                           const std::string& tracking_dir) {
+  std::function<void(CurveFeed::TellCurves)> read_curves;
+  if (!tracking_dir.empty()) {
+    curves_ = std::make_unique<CurveFeed>(loop_, tracking_dir);
+    read_curves = [this](auto done) { curves_->read(std::move(done)); };
+  }
   auto dashboard = supervisor::DashboardServer::listen(
       loop_,
       endpoint,
       {.viewers = random_digits(kTokenDigits), .operators = random_digits(kTokenDigits)},
       {.collect = [this](auto done) { look([this, done = std::move(done)] { done(shown()); }); },
        .read_log = [this](const auto& question, const auto& done) { done(log_tail(question)); },
+       .read_curves = std::move(read_curves),
        .deeds = {DashboardDeed::kStop, DashboardDeed::kStacks},
        .act = [this](const auto& action, auto done) { act(action, std::move(done)); }});
   if (!dashboard) return std::move(dashboard).error();
@@ -156,7 +163,7 @@ void WatchService::take_stacks(int rank, const TellOutcome& done) {
     const std::string name = "rank " + std::to_string(wish.mapped().rank);
     wish.mapped().done({.is_done = false, .text = name + " does not run"});
   });
-  stack_wishes_.insert({number, {.rank = rank, .done = done, .limit = std::move(limit)}});
+  stack_wishes_.emplace(number, StackWish{.rank = rank, .done = done, .limit = std::move(limit)});
   handlers_.request(supervisor::DumpStacks{});
 }
 

@@ -19,6 +19,7 @@
 
 #include <accel/result.h>
 
+#include "launcher/watch/curve_feed.h"
 #include "launcher/watch/job_watch.h"
 #include "launcher/watch/watch_settings.h"
 #include "runtime/supervisor/dashboard/dashboard_server.h"
@@ -61,7 +62,8 @@ class WatchService {
  private:
   WatchService(JobWatch::Names names, std::string log_dir);
   Result<void> serve_metrics(const supervisor::TcpEndpoint& endpoint);
-  Result<void> serve_dashboard(const supervisor::TcpEndpoint& endpoint);
+  Result<void> serve_dashboard(const supervisor::TcpEndpoint& endpoint,
+                               const std::string& tracking_dir);
   [[nodiscard]] supervisor::DashboardState shown() const;
   [[nodiscard]] supervisor::LogTail log_tail(const supervisor::LogQuestion& question) const;
   using TellOutcome = std::function<void(supervisor::DashboardOutcome)>;
@@ -89,7 +91,8 @@ class WatchService {
   int num_wishes_ = 0;                     // until now
   std::vector<std::function<void()>> waiting_;
   std::unique_ptr<supervisor::MetricsServer> metrics_;
-  std::string metrics_at_;  // the address
+  std::string metrics_at_;             // the address
+  std::unique_ptr<CurveFeed> curves_;  // nullptr: it is not known where they are
   std::unique_ptr<supervisor::DashboardServer> dashboard_;
   bool is_over_ = false;
 };

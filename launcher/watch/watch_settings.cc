@@ -20,6 +20,13 @@ WatchSettings choose_watch(const CommandLine& line, Faults& faults) {
   const auto port = integer_flag(line, "dashboard_port", 0, kMostWatchPort, faults);
   bool is_wanted = false;
   for (const char* flag : kWatchFlags) is_wanted |= line.has(flag);
+  if (line.has("tracking_dir") && !line.has("dashboard") && !line.has("dashboard_port")) {
+    faults.add(Error(ErrorCode::kUsage,
+                     line.spelled("tracking_dir") + " says whose curves the dashboard draws, and "
+                                                    "there is to be none",
+                     "give " + line.spelled("dashboard") + " too"));
+    return settings;
+  }
   if (!is_wanted) {
     for (const char* flag : {"watch_address", "watch_beyond_loopback"}) {
       if (line.has(flag)) {
@@ -53,6 +60,7 @@ WatchSettings choose_watch(const CommandLine& line, Faults& faults) {
   if (metrics) settings.metrics.emplace(address, static_cast<std::uint16_t>(*metrics));
   if (port || line.is_on("dashboard"))
     settings.dashboard.emplace(address, static_cast<std::uint16_t>(port.value_or(0)));
+  if (const auto folder = line.text("tracking_dir")) settings.tracking_dir = *folder;
   return settings;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "launcher/flags/flags.h"
 #include "launcher/text/faults.h"
@@ -15,6 +16,7 @@ struct WatchSettings {
   std::optional<supervisor::TcpEndpoint> metrics;  // of /metrics and /healthz; port 0: any free one
 
   std::optional<supervisor::TcpEndpoint> dashboard;  // of the page; port 0: any free one
+  std::string tracking_dir;                          // whose curves it draws; empty: none
 
   [[nodiscard]] bool is_any() const { return metrics.has_value() || dashboard.has_value(); }
 };

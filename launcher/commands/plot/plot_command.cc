@@ -9,10 +9,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "launcher/commands/plot/panels.h"
-#include "launcher/commands/plot/run_log.h"
 #include "launcher/commands/plot/svg_picture.h"
 #include "launcher/commands/plot/text_picture.h"
+#include "launcher/curves/panels.h"
+#include "launcher/curves/run_log.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/system/own_environment.h"
 #include "launcher/text/terminal_text.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/commands/plot/panels.h"
+#include "launcher/curves/panels.h"
 
 namespace accel::launcher {
 

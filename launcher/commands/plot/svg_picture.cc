@@ -93,32 +93,6 @@ std::string paint_of(std::size_t run, std::string_view more = "") {
   return text;
 }
 
-struct PixelPoint {
-  double x = 0;
-  double y = 0;
-};
-
-// Of the points in one column of pixels the first, the lowest, the highest and the last one are seen.
-std::vector<PixelPoint> without_unseen(const std::vector<PixelPoint>& points) {
-  std::vector<PixelPoint> seen;
-  for (std::size_t begin = 0; begin < points.size();) {
-    std::size_t end = begin + 1;
-    const double column = std::floor(points[begin].x);
-    while (end < points.size() && std::floor(points[end].x) == column) ++end;
-    const auto first = points.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = points.begin() + static_cast<std::ptrdiff_t>(end - 1);
-    const auto [low, high] = std::minmax_element(
-        first, last + 1, [](const PixelPoint& a, const PixelPoint& b) { return a.y < b.y; });
-    std::vector<std::ptrdiff_t> kept = {
-        first - points.begin(), low - points.begin(), high - points.begin(), last - points.begin()};
-    std::ranges::sort(kept);
-    kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
-    for (const std::ptrdiff_t index : kept) seen.push_back(points[static_cast<std::size_t>(index)]);
-    begin = end;
-  }
-  return seen;
-}
-
 // One or several lines, for gaps; a point between gaps is a dot.
 std::string line_through(const std::vector<CurvePoint>& points,
                          const PanelScales& scales,
@@ -126,14 +100,14 @@ std::string line_through(const std::vector<CurvePoint>& points,
                          const std::string& paint,
                          const std::string& title) {
   std::string text;
-  std::vector<PixelPoint> part;
+  std::vector<CurvePoint> part;  // in pixels
   const auto end_part = [&] {
     if (part.size() == 1)
       text += "<circle " + paint + " cx=\"" + pixels(part[0].x) + "\" cy=\"" + pixels(part[0].y) +
               "\" r=\"3\">" + title + "</circle>\n";
     if (part.size() > 1) {
       text += "<polyline " + paint + " points=\"";
-      for (const PixelPoint& point : without_unseen(part))
+      for (const CurvePoint& point : without_unseen(part, 1))
         text += (text.ends_with('"') ? "" : " ") + pixels(point.x) + "," + pixels(point.y);
       text += "\">" + title + "</polyline>\n";
     }

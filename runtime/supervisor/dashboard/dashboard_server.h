@@ -5,7 +5,8 @@
 //   GET /api/state               yes   the state now, JSON (dashboard_state.h)
 //   GET /api/events              yes   server-sent events: a state each, at once and every kEvery
 //   GET /api/log?job=&rank=&...  yes   the end of a rank's output, JSON: {"text", "offset", "size", "notice"}
-//   GET /api/offers              yes   what this token may do, JSON: {"actions": ["stop", ...]}
+//   GET /api/curves              yes   what the job's trackers have logged, JSON (dashboard_curves.h)
+//   GET /api/offers              yes   what this token may do, and whether there are curves, JSON: {"actions": ["stop", ...], "curves"}
 //   POST /api/stop?job=          operator's   JSON: {"is_done", "text"}; so do these:
 //   POST /api/drain              operator's
 //   POST /api/stacks?job=&rank=  operator's
@@ -37,6 +38,7 @@
 
 #include <accel/result.h>
 
+#include "runtime/supervisor/dashboard/dashboard_curves.h"
 #include "runtime/supervisor/dashboard/dashboard_state.h"
 #include "runtime/supervisor/http/http_server.h"
 #include "runtime/supervisor/logs/log_layout.h"
@@ -84,6 +86,8 @@ class DashboardServer {
     // Gives the state to `done`, now or within a second. Its `refusals` are filled here.
     std::function<void(std::function<void(DashboardState)> done)> collect;
     std::function<void(const LogQuestion&, std::function<void(LogTail)> done)> read_log;
+    std::function<void(std::function<void(DashboardCurves)> done)> read_curves =
+        {};                                 // empty: nobody knows of any
     std::vector<DashboardDeed> deeds = {};  // that act() knows
     std::function<void(const DashboardAction&, std::function<void(DashboardOutcome)> done)> act =
         {};  // Requires: done() is called once

@@ -5,7 +5,9 @@ Run by ctest. Without Chromium and selenium (.deps/pages) the tests that need th
 With --pictures FOLDER it writes the pictures of the documentation.
 """
 import http.client
+import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -29,6 +31,10 @@ if CAN_BROWSE:
     run_in_pages_python()
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
+
+spec = importlib.util.spec_from_file_location("cluster", HERE.parent / "cluster/run.py")
+cluster = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cluster)
 
 WORKER = BUILD / "tests/fault_worker"
 ADDRESS = re.compile(r"http://\S+/#token=[0-9a-f]{32,}")
@@ -294,7 +300,8 @@ class OfAnAgent(AgentDashboardTest):
     def test_a_client_that_never_reads_is_dropped_and_counted(self):
         # An event is larger than what the kernel holds for both sides: many jobs with many ranks that have ended.
         for number in range(12):
-            self.accel("run", "-n", 64, "--name", f"j{number}-" + "x" * 100, "--", "/bin/false")
+            done = self.accel("run", "-n", 64, "--name", f"j{number}", "--", "/bin/false")
+            self.assertEqual(done.returncode, 1, done.stderr)
         with socket.socket() as caller:
             caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             caller.connect((self.host.split(":")[0], int(self.host.split(":")[1])))
@@ -341,6 +348,62 @@ class OfAnAgent(AgentDashboardTest):
         self.assertIn("dashboard_listen is 0.0.0.0:0, which is not a loopback address", done.stderr)
         config.write_text("dashboard_listen: 0.0.0.0:0\ndashboard_beyond_loopback: true\n")
         self.assertEqual(subprocess.run(check, capture_output=True, text=True).returncode, 0)
+
+
+class ClusterDashboardTest(cluster.ClusterTest):
+    """Two agents; the first one hosts the coordinator and serves the page. A job of theirs reports steps for ever."""
+
+    def setUp(self):
+        super().setUp()
+        served = "metrics_listen: 127.0.0.1:0\ndashboard_listen: 127.0.0.1:0\n"
+        for name, more in (("first", served), ("second", "")):
+            self.start(name, more)
+        run = self.agents["first"].state / "run"
+        self.operator_url = (run / "dashboard-operator.url").read_text().strip()
+        self.host, self.operator = self.operator_url.removeprefix("http://").split("/#token=")
+        worker = shutil.copy(WORKER, self.folder / "worker")
+        os.chmod(worker, 0o755)
+        done = self.accel("first", "run", "--detach", "--name", "wide", "--nnodes", 2, "-n", 4, "--", worker, "beats", 0)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def state(self):
+        return json.loads(ask(self.host, self.operator, "/api/state")[1])
+
+    def metrics(self):
+        port = re.search(r"serves metrics at port (\d+)", self.agents["first"].text()).group(1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            return dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+
+    def wide(self):
+        """The job, once all of its ranks have told steps."""
+        job = next((job for job in self.state()["jobs"] if job["id"] == "wide"), {"ranks": []})
+        return job if len([rank for rank in job["ranks"] if "step" in rank]) == 4 else None
+
+
+class OfACluster(ClusterDashboardTest):
+    def test_all_nodes_and_all_ranks_are_shown_where_the_coordinator_is(self):
+        job = eventually(self.wide, "steps of all ranks")
+        said = self.job("first", "wide")
+        self.assertEqual((job["uuid"], job["state"], job["generation"]), (said["job_uuid"], "running", int(said["generation"])))
+        self.assertEqual(said["state"], "JOB_STATE_RUNNING")
+        self.assertEqual(sorted({rank["node"] for rank in job["ranks"]}), self.nodes_of(said))
+        self.assertEqual({node["id"]: node["state"] for node in self.state()["nodes"]}, {"first": "live", "second": "live"})
+        self.assertEqual(self.metrics()['accel_rendezvous_nodes{state="live"}'], "2")
+
+    def test_an_operator_stops_a_job_of_two_nodes_and_sees_its_stacks(self):
+        uuid = eventually(self.wide, "steps of all ranks")["uuid"]
+
+        def act(path):
+            return json.loads(ask(self.host, self.operator, path, "POST", Origin=f"http://{self.host}")[1])
+
+        stacks = act(f"/api/stacks?job={uuid}&rank=3")
+        self.assertTrue(stacks["is_done"], stacks)
+        self.assertRegex(stacks["text"], r"^== node \w+, rank 3, pid \d+\n")
+        self.assertNotIn("rank 0", stacks["text"])
+        stopped = act(f"/api/stop?job={uuid}")
+        self.assertTrue(stopped["is_done"], stopped)
+        eventually(lambda: self.job("first", "wide")["state"] == "JOB_STATE_CANCELLED", "the end")
+        self.wait_for_line(self.agents["first"], "audit: stop wide for an operator of the dashboard at 127.0.0.1:")
 
 
 class Browser:
@@ -415,6 +478,16 @@ class AgentInBrowser(Browser, AgentDashboardTest):
 
 
 @unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")
+class ClusterInBrowser(Browser, ClusterDashboardTest):
+    def test_ranks_of_another_node_have_step_times_too(self):
+        self.open(self.operator_url)
+        self.wait(lambda _: len(self.texts("#ranks button.timed")) == 4)
+        self.assertEqual(self.texts("#node-counts"), ["2 live"])
+        self.assertEqual(self.texts("#jobs td")[3], "4 of 4")
+        self.check_console()
+
+
+@unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")
 class InBrowser(Browser, DashboardTest):
     def test_64_ranks_are_a_heat_map_whose_steps_go_on(self):
         self.start(64)
@@ -469,6 +542,25 @@ class InBrowser(Browser, DashboardTest):
         self.wait(lambda _: self.texts("#nodes b") == ["node-0199"])
         self.check_console()
 
+    def test_curves_of_losses_are_drawn_and_grow(self):
+        runs = self.folder / "runs"
+        runs.mkdir()
+        log = runs / "log.jsonl"
+        log.write_text("".join(json.dumps({"step": step, "loss": 2 / (step + 1), "lr": 0.1}) + "\n" for step in range(10)))
+        self.start(1, "", "--tracking_dir", runs)
+        browser = self.open(self.url)
+        self.wait(lambda _: len(self.texts("#curves figure")) == 2)
+        self.assertEqual(self.texts("#curves figcaption"), ["loss0.2", "lr0.1"])
+        points = "return document.querySelector('#curves polyline').getAttribute('points').split(' ').length"
+        self.assertEqual(browser.execute_script(points), 10)
+        with log.open("a") as more:
+            more.write('{"step": 10, "loss": 0.125, "lr": 0.1}\n')
+        self.wait(lambda _: self.texts("#curves figcaption") == ["loss0.125", "lr0.1"])
+        browser.find_element(By.ID, "curve-search").send_keys("lo")
+        self.wait(lambda _: len(self.texts("#curves figure")) == 1)
+        self.assertEqual(self.texts("#curves-count"), ["1 of 2 metrics"])
+        self.check_console()
+
     def test_without_a_token_it_asks_for_one(self):
         self.start(1)
         browser = self.open(self.url.split("#")[0])
@@ -491,13 +583,18 @@ class InBrowser(Browser, DashboardTest):
         self.check_console()
 
 
-def take_pictures(folder):
+def take_launch_pictures(folder):
     test = InBrowser()
     test.setUp()
     try:
-        test.start(64, 'echo "rank $RANK reads its data"; echo "loss 1.93"')
-        browser = test.open(test.url, 1200, 1150)
-        test.wait(lambda _: len(test.texts("#ranks button.timed")) == 64)
+        runs = test.folder / "runs"
+        runs.mkdir()
+        (runs / "log.jsonl").write_text("".join(
+            json.dumps({"step": step, "loss": 2.2 * 0.985 ** step + 0.3 + 0.05 * math.sin(step), "lr": 1e-3 * min(1, step / 40)}) + "\n"
+            for step in range(200)))
+        test.start(64, 'echo "rank $RANK reads its data"; echo "loss 1.93"', "--tracking_dir", runs)
+        browser = test.open(test.url, 1200, 1500)
+        test.wait(lambda _: len(test.texts("#ranks button.timed")) == 64 and len(test.texts("#curves figure")) == 2)
         browser.save_screenshot(str(folder / "dashboard.png"))
         browser.find_element(By.TAG_NAME, "body").send_keys("t")
         browser.save_screenshot(str(folder / "dashboard-dark.png"))
@@ -505,8 +602,23 @@ def take_pictures(folder):
         test.doCleanups()
 
 
+def take_agent_picture(folder):
+    test = AgentInBrowser()
+    test.setUp()
+    try:
+        test.start("train", 8, WORKER, "beats", 0)
+        test.start("evaluate", 2, "/bin/sh", "-c", f"echo 'waits for its checkpoint'; {WAITS}")
+        browser = test.open(test.operator_url, 1200, 900)
+        test.wait(lambda _: len(test.texts("#ranks button.timed")) == 8)
+        test.click("stop")
+        browser.save_screenshot(str(folder / "dashboard-agent.png"))
+    finally:
+        test.doCleanups()
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--pictures"]:
-        take_pictures(pathlib.Path(sys.argv[2]))
+        take_launch_pictures(pathlib.Path(sys.argv[2]))
+        take_agent_picture(pathlib.Path(sys.argv[2]))
         sys.exit(0)
     unittest.main(verbosity=2)

@@ -58,7 +58,7 @@ LEVELS = {
                            "dashboard owner",
                            "shim"],
     "launcher": ["text",
-                 "devices documents system",
+                 "curves devices documents system",
                  "flags",
                  "cluster_entry config run top watch",
                  "workers",

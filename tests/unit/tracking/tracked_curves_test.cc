@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/commands/plot/event_records.h"
-#include "launcher/commands/plot/run_log.h"
+#include "launcher/curves/event_records.h"
+#include "launcher/curves/run_log.h"
 #include "libaccel/tracking/event_folder.h"
 #include "libaccel/tracking/event_message.h"
 #include "libaccel/tracking/line_files.h"

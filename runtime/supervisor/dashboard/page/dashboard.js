@@ -8,8 +8,11 @@ const PHASES = ["productive", "waiting", "rendezvous", "spawn", "init", "replay"
 const COLOURS = ["#2e9e63", "#9aa5b1", "#6f8fc9", "#4a7bd0", "#8f6fd0", "#d08f3a", "#d0573a", "#b3261e"];
 const RETRY_MS = 1000;
 const LOG_MS = 1000;
+const CURVES_MS = 5000;
+const MOST_PANELS = 24;
+const CURVE = {width: 320, height: 140, top: 16, bottom: 16};
 
-const page = {state: null, job: "", rank: 0, lines: [], notice: "", asked: 0, actions: [], wanted: null, reports: new Map()};
+const page = {state: null, job: "", rank: 0, lines: [], notice: "", asked: 0, actions: [], wanted: null, curves: null, reports: new Map()};
 
 function element(name, text, className) {
   const made = document.createElement(name);
@@ -262,6 +265,84 @@ function showLog() {
   if (find("log-follow").checked) log.scrollTop = log.scrollHeight;
 }
 
+// ---- curves ----
+
+async function readCurves() {
+  if (find("curves-section").hidden) return;
+  try {
+    const got = await fetch("api/curves", {headers: authorization()});
+    if (!got.ok) return;
+    page.curves = await got.json();
+  } catch {
+    return;
+  }
+  showCurves();
+}
+
+function showCurves() {
+  const curves = page.curves;
+  if (!curves) return;
+  const wanted = find("curve-search").value.trim();
+  const fitting = curves.panels.filter((panel) => panel.metric.includes(wanted));
+  const shown = fitting.slice(0, MOST_PANELS);
+  setText(find("curves-count"), shown.length === curves.panels.length ? "" : `${shown.length} of ${curves.panels.length} metrics`);
+  setText(find("curves-notice"), curves.notice);
+  keep(find("curves"), shown, (panel) => panel.metric, () => element("figure"), (figure, panel) => {
+    const key = JSON.stringify(panel);
+    if (figure.key === key) return;
+    figure.key = key;
+    figure.replaceChildren(...picture(panel, curves.x_label));
+  });
+}
+
+function drawn(name, attributes, text) {
+  const made = document.createElementNS(find("drawing").namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+const short = (value) => String(Number(value.toPrecision(4)));
+
+// From the least to the most; a range of nothing is widened.
+function rangeOf(values) {
+  let least = Infinity, most = -Infinity;
+  for (const value of values) { least = Math.min(least, value); most = Math.max(most, value); }
+  return least < most ? {least, most} : {least: least - 0.5, most: most + 0.5};
+}
+
+// The parts of a curve between its gaps, in the picture's units.
+function partsOf(points, xs, ys) {
+  const parts = [[]];
+  for (const [x, y] of points) {
+    if (y === null) { parts.push([]); continue; }
+    const right = CURVE.width * (x - xs.least) / (xs.most - xs.least);
+    const down = CURVE.top + (CURVE.height - CURVE.top - CURVE.bottom) * (ys.most - y) / (ys.most - ys.least);
+    parts.at(-1).push(`${right.toFixed(1)},${down.toFixed(1)}`);
+  }
+  return parts.filter((part) => part.length > 0);
+}
+
+function picture(panel, xLabel) {
+  const all = panel.curves.flatMap((curve) => curve.points.filter(([, y]) => y !== null));
+  const xs = rangeOf(all.map(([x]) => x)), ys = rangeOf(all.map(([, y]) => y));
+  const svg = drawn("svg", {viewBox: `0 0 ${CURVE.width} ${CURVE.height}`, role: "img", "aria-label": `${panel.metric}, ${short(ys.least)} to ${short(ys.most)}`});
+  panel.curves.forEach((curve, i) => {
+    for (const part of partsOf(curve.points, xs, ys)) {
+      const points = part.length > 1 ? part : [part[0], part[0]];  // a point is a line to itself
+      const line = drawn("polyline", {class: `c${i % 6}${part.length > 1 ? "" : " dot"}`, points: points.join(" "), "stroke-linecap": "round"});
+      line.append(drawn("title", {}, curve.run));
+      svg.append(line);
+    }
+  });
+  svg.append(drawn("text", {x: 4, y: 12}, short(ys.most)), drawn("text", {x: 4, y: CURVE.height - 4}, short(ys.least)),
+             drawn("text", {x: CURVE.width - 4, y: CURVE.height - 4, "text-anchor": "end"}, `${xLabel} ${short(xs.least)} to ${short(xs.most)}`));
+  const caption = element("figcaption", panel.metric);
+  const last = panel.curves.map((curve) => curve.points.findLast(([, y]) => y !== null)[1]);
+  caption.append(element("b", last.map(short).join(", ")));
+  return [caption, svg];
+}
+
 // ---- actions of operators ----
 
 const DEEDS = {
@@ -285,7 +366,10 @@ const DEEDS = {
 async function readOffers() {
   const got = await fetch("api/offers", {headers: authorization()});
   if (!got.ok) return;
-  page.actions = (await got.json()).actions;
+  const offers = await got.json();
+  page.actions = offers.actions;
+  find("curves-section").hidden = !offers.curves;
+  readCurves();
   show();
 }
 
@@ -380,9 +464,11 @@ async function readEvents(body) {
       const first = !page.state;
       page.state = JSON.parse(block.slice(6));
       addTimes(page.state);
-      connection(page.state.is_over ? "the job is over" : "live", page.state.is_over ? "" : "live");
+      const over = page.state.program === "accel-agent" ? "the agent has ended" : "the job is over";
+      connection(page.state.is_over ? over : "live", page.state.is_over ? "" : "live");
       show();
       if (first || page.state.is_over) readLog();
+      if (page.state.is_over) readCurves();
     }
   }
 }
@@ -451,6 +537,7 @@ function begin() {
   }
   find("theme").addEventListener("click", changeTheme);
   find("node-search").addEventListener("input", show);
+  find("curve-search").addEventListener("input", showCurves);
   find("log-search").addEventListener("input", showLog);
   find("log-stream").addEventListener("change", readLog);
   find("ask").addEventListener("submit", (event) => {
@@ -464,6 +551,7 @@ function begin() {
   find("outcome-close").addEventListener("click", () => { find("outcome").hidden = true; });
   document.addEventListener("keydown", onKey);
   setInterval(() => { if (find("log-follow").checked && page.state && !page.state.is_over) readLog(); }, LOG_MS);
+  setInterval(() => { if (page.state && !page.state.is_over) readCurves(); }, CURVES_MS);
   watch();
 }
 

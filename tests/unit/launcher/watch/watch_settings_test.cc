@@ -48,6 +48,12 @@ TEST_F(WatchSettingsTest, RefusesWhatIsNoPortAndNoAddress) {
   EXPECT_THAT(refused({"--watch_address", "127.0.0.1"}).message(), HasSubstr("nothing is to be"));
 }
 
+TEST_F(WatchSettingsTest, CurvesAreForTheDashboard) {
+  EXPECT_EQ(plan({"--dashboard", "--tracking_dir", "runs"}).watch.tracking_dir, "runs");
+  EXPECT_THAT(refused({"--metrics_port", "0", "--tracking_dir", "runs"}).message(),
+              HasSubstr("--tracking_dir says whose curves the dashboard draws"));
+}
+
 TEST_F(WatchSettingsTest, IsForJobsOnOneMachine) {
   EXPECT_THAT(refused({"--dashboard",
                        "--num_machines",

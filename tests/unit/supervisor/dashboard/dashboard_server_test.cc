@@ -1,5 +1,7 @@
 #include "runtime/supervisor/dashboard/dashboard_server.h"
 
+#include <cmath>
+
 #include <boost/asio/executor_work_guard.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,6 +35,7 @@ class DashboardServerTest : public ::testing::Test {
         {.collect = [this](const auto& done) { done(state_); },
          .read_log = [](const LogQuestion& question,
                         const auto& done) { done({.text = "of " + question.job}); },
+         .read_curves = [this](const auto& done) { done(curves_); },
          .deeds = {DashboardDeed::kStop, DashboardDeed::kStacks},
          .act =
              [this](const DashboardAction& action, const auto& done) {
@@ -98,6 +101,7 @@ class DashboardServerTest : public ::testing::Test {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       loop_.get_executor()};
   DashboardState state_;
+  DashboardCurves curves_;
   std::vector<DashboardAction> actions_;
   std::unique_ptr<DashboardServer> server_;
 };
@@ -218,12 +222,12 @@ TEST_F(DashboardServerTest, AnOperatorActsAndHearsWhatCameOfIt) {
   EXPECT_EQ(actions_[1].deed, DashboardDeed::kStacks);
   EXPECT_EQ(actions_[1].rank, 3);
   EXPECT_THAT(get("/api/offers", with_token(kOperatorToken)),
-              HasSubstr(R"({"actions":["stop","stacks"]})"));
+              HasSubstr(R"({"actions":["stop","stacks"],"curves":true})"));
 }
 
 TEST_F(DashboardServerTest, AViewerReadsAlone) {
   serve();
-  EXPECT_THAT(get("/api/offers", with_token()), HasSubstr(R"({"actions":[]})"));
+  EXPECT_THAT(get("/api/offers", with_token()), HasSubstr(R"({"actions":[],"curves":true})"));
   EXPECT_THAT(get("/api/state", with_token()), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(post("/api/stop?job=a", with_token() + "Origin: http://localhost:1\r\n"),
               StartsWith("HTTP/1.1 403"));
@@ -256,6 +260,18 @@ TEST_F(DashboardServerTest, AnActionWithoutItsJobOrThatIsNotOfferedIsRefused) {
     EXPECT_THAT(post(path, as_operator()), StartsWith("HTTP/1.1 404")) << path;
   EXPECT_THAT(post("/", as_operator()), StartsWith("HTTP/1.1 405"));
   EXPECT_TRUE(actions_.empty());
+}
+
+TEST_F(DashboardServerTest, CurvesAreNumbersWithGaps) {
+  serve();
+  curves_ = {.x_label = "step",
+             .panels = {{.metric = "loss\x1b",
+                         .curves = {{.run = "a", .points = {{1, 0.5}, {2, std::nan("")}}}}}}};
+  EXPECT_THAT(
+      get("/api/curves", with_token()),
+      HasSubstr(
+          R"("panels":[{"curves":[{"points":[[1.0,0.5],[2.0,null]],"run":"a"}],"metric":"loss?"}])"));
+  EXPECT_THAT(get("/api/curves", "Host: localhost\r\n"), StartsWith("HTTP/1.1 401"));
 }
 
 // Bad input: hostile log lines.

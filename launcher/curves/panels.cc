@@ -1,4 +1,4 @@
-#include "launcher/commands/plot/panels.h"
+#include "launcher/curves/panels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -151,6 +151,29 @@ std::vector<CurvePoint> smoothed(const std::vector<CurvePoint>& points, double w
     point.y = average / (1 - share);
   }
   return result;
+}
+
+std::vector<CurvePoint> without_unseen(const std::vector<CurvePoint>& points, double column_width) {
+  std::vector<CurvePoint> seen;
+  for (std::size_t begin = 0; begin < points.size();) {
+    std::size_t end = begin + 1;
+    const double column = std::floor(points[begin].x / column_width);
+    const auto is_in_column = [&](const CurvePoint& point) {
+      return !std::isnan(point.y) && std::floor(point.x / column_width) == column;
+    };
+    while (end < points.size() && !std::isnan(points[begin].y) && is_in_column(points[end])) ++end;
+    const auto first = points.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = points.begin() + static_cast<std::ptrdiff_t>(end - 1);
+    const auto [low, high] = std::minmax_element(
+        first, last + 1, [](const CurvePoint& a, const CurvePoint& b) { return a.y < b.y; });
+    std::vector<std::ptrdiff_t> kept = {
+        first - points.begin(), low - points.begin(), high - points.begin(), last - points.begin()};
+    std::ranges::sort(kept);
+    kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
+    for (const std::ptrdiff_t index : kept) seen.push_back(points[static_cast<std::size_t>(index)]);
+    begin = end;
+  }
+  return seen;
 }
 
 Result<Panels> panels_of(const std::vector<RunLog>& runs, const PanelOptions& options) {

@@ -1,4 +1,4 @@
-#include "launcher/commands/plot/event_records.h"
+#include "launcher/curves/event_records.h"
 
 #include <bit>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "launcher/commands/plot/run_log.h"
+#include "launcher/curves/run_log.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launcher/commands/plot/event_records.h"
+#include "launcher/curves/event_records.h"
 #include "runtime/printable.h"
 #include "runtime/text/csv_row.h"
 #include "runtime/text/folder_names.h"
@@ -23,7 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kMostLogBytes = std::size_t{1} << 30;
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 constexpr std::string_view kJsonName = "log.jsonl";
 constexpr std::string_view kCsvName = "log.csv";
@@ -173,8 +172,8 @@ Error run_error(const std::string& message, const std::string& remedy) {
   return Error(ErrorCode::kFileIo, message, remedy);
 }
 
-Result<void> add_file(RunLog& run, const fs::path& path, LogKind kind) {
-  const auto text = read_text_file(path.string(), kMostLogBytes, "the tracking file");
+Result<void> add_file(RunLog& run, const fs::path& path, LogKind kind, std::size_t most_bytes) {
+  const auto text = read_text_file(path.string(), most_bytes, "the tracking file");
   if (!text) return run_error(text.error().message(), "name a file that a tracker writes");
   if (kind == LogKind::kJsonLines) add_json_lines(run, *text);
   if (kind == LogKind::kCsv) add_csv_rows(run, *text);
@@ -206,6 +205,7 @@ FolderFiles tracked_files(const fs::path& folder, const std::vector<std::string>
 Result<void> add_folder(const fs::path& folder,
                         bool wants_events,
                         int depth,
+                        std::size_t most_bytes,
                         std::vector<RunLog>& runs) {
   constexpr int kDeepest = 8;
   std::error_code error;
@@ -219,7 +219,7 @@ Result<void> add_folder(const fs::path& folder,
     RunLog run;
     run.name = folder.string();
     for (const std::string& name : files.names) {
-      if (auto added = add_file(run, folder / name, files.kind); !added) return added;
+      if (auto added = add_file(run, folder / name, files.kind, most_bytes); !added) return added;
     }
     if (!run.empty()) runs.push_back(std::move(run));
   }
@@ -229,17 +229,19 @@ Result<void> add_folder(const fs::path& folder,
     const fs::path inner = folder / name;
     const bool is_folder = fs::is_directory(fs::symlink_status(inner, ignored));
     if (!is_folder || depth == kDeepest) continue;
-    if (auto added = add_folder(inner, wants_events && !has_lines, depth + 1, runs); !added)
+    if (auto added = add_folder(inner, wants_events && !has_lines, depth + 1, most_bytes, runs);
+        !added)
       return added;
   }
   return {};
 }
 
-Result<std::vector<RunLog>> runs_below(const std::string& path) {
+Result<std::vector<RunLog>> runs_below(const std::string& path, std::size_t most_bytes) {
   std::vector<RunLog> runs;
   const bool has_slash = path.size() > 1 && path.ends_with('/');
   const fs::path folder = has_slash ? fs::path(path).parent_path() : fs::path(path);
-  if (auto added = add_folder(folder, true, 0, runs); !added) return std::move(added).error();
+  if (auto added = add_folder(folder, true, 0, most_bytes, runs); !added)
+    return std::move(added).error();
   if (runs.empty())
     return run_error("no numbers of a run in " + printable(path) + " or below",
                      "name a folder with log.jsonl, log.csv or events.out.tfevents.* in it; "
@@ -258,20 +260,20 @@ std::string name_of_file(const fs::path& path) {
 
 }  // namespace
 
-Result<std::vector<RunLog>> read_runs(const std::string& path) {
+Result<std::vector<RunLog>> read_runs(const std::string& path, std::size_t most_bytes) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status))
     return run_error("there is no run " + printable(path),
                      "name a folder that a tracker writes into, or a file in it");
-  if (fs::is_directory(status)) return runs_below(path);
+  if (fs::is_directory(status)) return runs_below(path, most_bytes);
   const LogKind kind = kind_of(fs::path(path).filename().string());
   if (!fs::is_regular_file(status) || kind == LogKind::kNone)
     return run_error(printable(path) + " is no tracking file",
                      "name a .jsonl, a .csv or an event file of TensorBoard");
   RunLog run;
   run.name = name_of_file(path);
-  if (auto added = add_file(run, path, kind); !added) return std::move(added).error();
+  if (auto added = add_file(run, path, kind, most_bytes); !added) return std::move(added).error();
   return std::vector<RunLog>{std::move(run)};
 }
 

@@ -8,7 +8,7 @@
 // counted. Values that are no numbers (texts, lists) are left out; null, nan and infinities are gaps of a curve.
 //
 // Threads:  any one; reads files.
-// Cost:     one file in memory, of at most 1 GiB, and 24 bytes for each number.
+// Cost:     one file in memory, of at most `most_bytes`, and 24 bytes for each number.
 // Source:   docs/guides/tracking.md; tests/unit/tracking/run_log_test.cc reads what libaccel's trackers write.
 #pragma once
 
@@ -20,6 +20,8 @@
 #include <accel/result.h>
 
 namespace accel::launcher {
+
+inline constexpr std::size_t kMostRunBytes = std::size_t{1} << 30;  // of a file
 
 struct RunPoint {
   double step = 0;   // as it was logged; else one more than the metric's last
@@ -38,7 +40,8 @@ struct RunLog {
 // The runs of a path that a user names: a file of one of the kinds above (of another name: by its ending), or a folder with such
 // files, in it or below. Of one folder log.jsonl is read before log.csv, and that before event files, for they hold the same. Event
 // files below a folder with lines are not looked for. Folders without numbers are left out, a named file is not.
-// Sorted by name. Errors  kFileIo: not there, unreadable, of an unknown kind, larger than 1 GiB, or a folder without any.
-[[nodiscard]] Result<std::vector<RunLog>> read_runs(const std::string& path);
+// Sorted by name. Errors  kFileIo: not there, unreadable, of an unknown kind, larger than `most_bytes`, or a folder without any.
+[[nodiscard]] Result<std::vector<RunLog>> read_runs(const std::string& path,
+                                                    std::size_t most_bytes = kMostRunBytes);
 
 }  // namespace accel::launcher

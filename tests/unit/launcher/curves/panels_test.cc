@@ -1,4 +1,4 @@
-#include "launcher/commands/plot/panels.h"
+#include "launcher/curves/panels.h"
 
 #include <cmath>
 #include <limits>
@@ -148,6 +148,19 @@ TEST(Panels, NamesAtMostTwentyMetricsOfManyInItsError) {
 
   ASSERT_FALSE(panels);
   EXPECT_THAT(panels.error().message(), HasSubstr(", ..."));
+}
+
+TEST(WithoutUnseen, KeepsOfEachColumnItsEndsAndItsExtremesAndAllGaps) {
+  std::vector<CurvePoint> points;
+  for (int i = 0; i < 100; ++i)
+    points.push_back({static_cast<double>(i), i == 7 ? 50.0 : i == 3 ? -50.0 : i == 55 ? NAN : 0});
+
+  std::vector<double> kept;
+  for (const CurvePoint& point : without_unseen(points, 10)) {
+    if (point.x < 10 || (point.x >= 50 && point.x < 60)) kept.push_back(point.x);
+  }
+  EXPECT_THAT(kept, ::testing::ElementsAre(0, 3, 7, 9, 50, 54, 55, 56, 59));
+  EXPECT_EQ(without_unseen(points, 1).size(), points.size());
 }
 
 }  // namespace

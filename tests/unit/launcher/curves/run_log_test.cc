@@ -1,6 +1,6 @@
 // What libaccel's trackers write is read back in tests/unit/tracking/tracked_curves_test.cc.
 
-#include "launcher/commands/plot/run_log.h"
+#include "launcher/curves/run_log.h"
 
 #include <cmath>
 #include <string>

@@ -1,4 +1,4 @@
-// Panels: what `accel plot` draws: a panel for each metric, a curve in it for each run.
+// Panels: what `accel plot` and the dashboard draw: a panel for each metric, a curve in it for each run.
 //
 // Threads:  pure.
 #pragma once
@@ -9,7 +9,7 @@
 
 #include <accel/result.h>
 
-#include "launcher/commands/plot/run_log.h"
+#include "launcher/curves/run_log.h"
 
 namespace accel::launcher {
 
@@ -48,6 +48,11 @@ struct Panels {
 //         the files.
 [[nodiscard]] Result<Panels> panels_of(const std::vector<RunLog>& runs,
                                        const PanelOptions& options);
+
+// Of the points in one column of that width the first, the lowest, the highest and the last one: all that is seen of them. Gaps
+// stay.
+[[nodiscard]] std::vector<CurvePoint> without_unseen(const std::vector<CurvePoint>& points,
+                                                     double column_width);
 
 // An exponential moving average, corrected for its beginning: s_i = (w s_(i-1) + (1 - w) y_i), shown as s_i / (1 - w^(i+1)). Gaps
 // stay, and count for nothing.

@@ -1,0 +1,83 @@
+#include "launcher/watch/curve_feed.h"
+
+#include <algorithm>
+#include <string>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <gmock/gmock.h>
+
+#include "tests/support/scratch_folder.h"
+
+namespace accel::launcher::curve_feed_test {
+namespace {
+
+using supervisor::DashboardCurves;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::string line_of(int step, double loss) {
+  return "{\"step\":" + std::to_string(step) + ",\"loss\":" + std::to_string(loss) + "}\n";
+}
+
+TEST(CurveFeed, ShowsWhatATrackerHasWrittenUntilNow) {
+  const test::ScratchFolder folder;
+  boost::asio::io_context loop;
+  CurveFeed feed(loop, folder.file(""));
+  const auto look = [&] {
+    DashboardCurves seen;
+    bool is_there = false;
+    feed.read([&](const DashboardCurves& curves) {
+      seen = curves;
+      is_there = true;
+    });
+    const auto work = boost::asio::make_work_guard(loop);
+    loop.restart();
+    while (!is_there) loop.run_one();
+    return seen;
+  };
+
+  EXPECT_THAT(look().notice, HasSubstr("no numbers of a run"));
+  folder.write("log.jsonl", line_of(1, 0.5) + line_of(2, 0.25));
+  const DashboardCurves curves = look();
+  ASSERT_THAT(curves.panels, SizeIs(1));
+  EXPECT_EQ(curves.x_label, "step");
+  EXPECT_EQ(curves.panels[0].metric, "loss");
+  ASSERT_THAT(curves.panels[0].curves, SizeIs(1));
+  ASSERT_THAT(curves.panels[0].curves[0].points, SizeIs(2));
+  EXPECT_EQ(curves.panels[0].curves[0].points[1].x, 2);
+  EXPECT_EQ(curves.panels[0].curves[0].points[1].y, 0.25);
+}
+
+TEST(CurveFeed, WhoeverAsksMeanwhileGetsTheSameLook) {
+  const test::ScratchFolder folder;
+  folder.write("log.jsonl", line_of(1, 0.5));
+  boost::asio::io_context loop;
+  CurveFeed feed(loop, folder.file(""));
+  int num_told = 0;
+  for (int i = 0; i < 3; ++i) feed.read([&](const DashboardCurves&) { ++num_told; });
+  const auto work = boost::asio::make_work_guard(loop);
+  EXPECT_EQ(loop.run_one(), 1u);
+  EXPECT_EQ(num_told, 3);
+}
+
+// A long run: what is sent stays small, and its peaks are seen.
+TEST(CurveFeed, ThinsALongCurveToWhatAPictureShows) {
+  const test::ScratchFolder folder;
+  std::string text;
+  constexpr int kSteps = 50'000;
+  for (int step = 0; step < kSteps; ++step) text += line_of(step, step == 31'337 ? 99 : 1);
+  folder.write("log.jsonl", text);
+
+  const DashboardCurves curves = curves_at(folder.file(""));
+  const auto& points = curves.panels.at(0).curves.at(0).points;
+  EXPECT_LE(points.size(), 4u * (CurveFeed::kColumns + 1));
+  EXPECT_TRUE(std::ranges::any_of(points, [](const auto& point) { return point.y == 99; }));
+  EXPECT_EQ(points.back().x, kSteps - 1);
+}
+
+TEST(CurveFeed, SaysWhatIsNotThere) {
+  EXPECT_THAT(curves_at("/nowhere/at/all").notice, HasSubstr("there is no run /nowhere/at/all"));
+}
+
+}  // namespace
+}  // namespace accel::launcher::curve_feed_test
