@@ -9,6 +9,7 @@
 
 #include "libaccel/engine/gradients/gradient_hooks.h"
 #include "libaccel/engine/optim/gradient_clipping.h"
+#include "libaccel/interception/state_staging.h"
 #include "libaccel/tensors/parameter_list.h"
 
 namespace accel::detail {
@@ -61,6 +62,7 @@ void step_as_gradients_come(BackwardOptimizer& optimizer,
         at::Tensor& gradient = parameter.mutable_grad();
         if (factor.defined()) gradient.mul_(factor);
         if (const auto most = optimizer.clip_grad_value()) gradient.clamp_(-*most, *most);
+        before_state_is_written();
         optimizer.step_parameter(parameter);
       });
 }

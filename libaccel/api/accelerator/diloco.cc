@@ -38,6 +38,7 @@
 #include "libaccel/engine/process/background_mean.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/settings/settings_agreement.h"
+#include "libaccel/interception/state_staging.h"
 #include "libaccel/tensors/state_reader.h"
 
 namespace accel {
@@ -224,6 +225,7 @@ void DiLoCo::Impl::finish() {
   }
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> means = reduce(parameters, Reduction::kMean);
+  before_state_is_written();
   for (std::size_t i = 0; i < means.size(); ++i) parameters[i].copy_(means[i]);
 }
 

@@ -8,6 +8,7 @@
 #include <accel/operations.h>
 
 #include "libaccel/api/accelerator/local_training.h"
+#include "libaccel/interception/state_staging.h"
 #include "libaccel/tensors/unique_parameters.h"
 
 namespace accel {
@@ -41,6 +42,7 @@ void LocalSGD::average() const {
   if (parameters_.empty()) return;
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> means = reduce(parameters_, Reduction::kMean);
+  before_state_is_written();
   for (std::size_t i = 0; i < means.size(); ++i) parameters_[i].copy_(means[i]);
 }
 

@@ -15,6 +15,7 @@
 #include <accel/error.h>
 
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
+#include "libaccel/interception/state_staging.h"
 #include "libaccel/tensors/state_reader.h"
 
 namespace accel {
@@ -77,6 +78,7 @@ at::Tensor OuterFragment::outer_gradient() const {
 }
 
 void OuterFragment::merge(const at::Tensor& outer_gradient, double alpha) {
+  before_state_is_written();
   std::int64_t offset = 0;
   for (at::Tensor& global : globals_) {
     global.mutable_grad() = outer_gradient.narrow(0, offset, global.numel())
@@ -96,6 +98,7 @@ void OuterFragment::merge(const at::Tensor& outer_gradient, double alpha) {
 }
 
 void OuterFragment::reset_parameters() {
+  before_state_is_written();
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.copy_(globals_[i]);
 }

@@ -19,6 +19,7 @@
 #include "libaccel/engine/optim/gradient_clipping.h"
 #include "libaccel/engine/optim/step_gate.h"
 #include "libaccel/engine/process/join_roll.h"
+#include "libaccel/interception/state_staging.h"
 #include "libaccel/tensors/optimizer_traits.h"
 #include "libaccel/tensors/unique_parameters.h"
 
@@ -95,6 +96,7 @@ struct AcceleratedOptimizer::Shared {
   // Runs what writes to parameters.
   template <typename Write>
   void write(Write write) {
+    before_state_is_written();
     if (gate == nullptr) return write();
     try {
       gate->before_step();
@@ -232,6 +234,7 @@ at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const
                 "step(closure) cannot be used while the optimizer's state is sharded",
                 "call backward() and step() without a closure");
   }
+  before_state_is_written();
   return shared_->optimizer->step(std::move(closure));
 }
 

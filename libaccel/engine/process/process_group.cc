@@ -51,6 +51,7 @@
 #include "libaccel/engine/process/sigpipe.h"
 #include "libaccel/engine/process/supervisor_link.h"
 #include "libaccel/engine/shm/memory/node_identity.h"
+#include "libaccel/interception/state_staging.h"
 
 namespace accel {
 namespace {
@@ -450,6 +451,7 @@ Work ProcessGroup::begin_all_reduce(at::Tensor& values,
                                     Reduction reduction,
                                     std::string_view operation) {
   if (values.numel() == 0) return {};
+  before_write_to(values);
   const at::Tensor target = values.detach();
   std::vector<at::Tensor> tensors{target.contiguous()};
   c10d::AllreduceOptions options;
@@ -523,6 +525,7 @@ std::shared_ptr<std::byte> ProcessGroup::allocate_shared(std::size_t bytes) {
 
 void ProcessGroup::broadcast_(at::Tensor& values, int from_process, std::string_view operation) {
   if (values.numel() == 0) return;
+  before_write_to(values);
   const at::Tensor target = values.detach();
   const at::Tensor whole = target.contiguous();
   std::vector<at::Tensor> tensors{as_bytes(whole)};
@@ -547,6 +550,7 @@ Work ProcessGroup::begin_all_gather_into(at::Tensor& output,
                                          const at::Tensor& input,
                                          std::string_view operation) {
   if (input.numel() == 0) return {};
+  before_write_to(output);
   at::Tensor from = input;
   return begin({"all_gather", operation, input.numel(), input.scalar_type()},
                [&] { return group_->_allgather_base(output, from); });
@@ -556,6 +560,7 @@ Work ProcessGroup::begin_reduce_scatter(at::Tensor& output,
                                         at::Tensor& input,
                                         std::string_view operation) {
   if (output.numel() == 0) return {};
+  before_write_to(output);
   return begin({"reduce_scatter", operation, output.numel(), output.scalar_type()},
                [&] { return group_->_reduce_scatter_base(output, input); });
 }

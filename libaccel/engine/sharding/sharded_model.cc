@@ -42,6 +42,7 @@
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/wrap_policy.h"
+#include "libaccel/interception/state_staging.h"
 
 namespace accel::sharding {
 namespace {
@@ -494,6 +495,7 @@ void ShardedModel::average_ignored() {
 
 // Where every parameter was moved to it must still be: the optimizer would go on writing there.
 void ShardedModel::before_write() {
+  before_state_is_written();
   if (const auto module = module_.lock()) refuse_added_parameters(*module, trained_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (places_[i] == nullptr || parameters_[i].tensor.const_data_ptr() == places_[i]) continue;
@@ -514,7 +516,11 @@ void ShardedModel::settle_writes() {
 }
 
 void ShardedModel::take_written() {
-  if (masters_) masters_->take_written(*home_, home_->written_units());
+  if (!masters_) return;
+  const std::vector<std::size_t> written = home_->written_units();
+  if (written.empty()) return;
+  before_state_is_written();
+  masters_->take_written(*home_, written);
 }
 
 void ShardedModel::publish(const std::vector<std::size_t>& units) {
@@ -537,6 +543,7 @@ void ShardedModel::begin_save(FullParameters which, std::span<const at::Tensor> 
 }
 
 void ShardedModel::begin_load(FullParameters which, std::span<const at::Tensor> asked) {
+  before_state_is_written();
   if (masters_) {
     // The home gets its values with publish_loaded(), which must find nothing held: that is refused before anything is
     // loaded.

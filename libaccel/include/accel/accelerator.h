@@ -505,8 +505,8 @@ class ACCEL_EXPORT Accelerator {
   // Requires: every rank calls it.
   CheckpointInfo save_state(const std::filesystem::path& folder = {},
                             const SaveStateOptions& options = {});
-  // Begins save_state() and returns when the state is copied: it is written while training goes on. One is under way at a
-  // time. save_state(), another async_save_state(), load_state(), wait_for_save() and end_training() first wait for it, and
+  // Begins save_state() and returns when the state is copied (options.async_copy: or before that): it is written while training goes
+  // on. One is under way at a time. save_state(), another async_save_state(), load_state(), wait_for_save() and end_training() first wait for it, and
   // throw what went wrong with it, on all ranks. A number is used up even by a save that fails. Requires: every rank calls it.
   void async_save_state(const std::filesystem::path& folder = {},
                         const SaveStateOptions& options = {});

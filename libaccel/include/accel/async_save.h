@@ -4,12 +4,14 @@
 //   ... train ...
 //   saving.wait();
 //
-// The call copies the state and returns; a thread writes the copy. The checkpoint appears when the last rank has written its part.
+// The call copies the state and returns; a thread writes the copy. With SaveOptions.files.async_copy = AsyncCopy::kBeforeUpdate
+// parameters and moments are copied while the next forward and backward run. The checkpoint appears when the last rank has written its part.
 // As with save_checkpoint(), a folder of that name is complete or absent.
 //
 // Threads:  the thread that trains, every rank the same calls. One save is under way at a time: another one, in the background
 //           or not, waits for it first, and throws its error when nobody has asked for that yet.
-// Cost:     the call copies what this rank writes; the copy is kept until it is written.
+// Cost:     the call copies what this rank writes; the copy is kept until it is written. With kBeforeUpdate the call takes some
+//           messages between the ranks, and the next step waits for what is not copied by then.
 #pragma once
 
 #include <filesystem>

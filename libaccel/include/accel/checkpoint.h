@@ -110,11 +110,28 @@ enum class CheckpointFormat {
   kAccelerate,  // which HF Accelerate's load_state() reads
 };
 
+// When a save in the background (accel/async_save.h) copies what it saves.
+enum class AsyncCopy {
+  // Before the call returns, which lasts as long as a copy in memory. Safe whatever the program does.
+  kAtOnce,
+  // While the next forward and backward run, before the next step: the call returns within milliseconds at any size. At once are copied
+  // those parts that a forward may change (buffers, generators, places of loaders, registered objects), optimizers of classes of your
+  // own, and what is not in ordinary memory of the CPU. Parameters and states of optimizers are copied by the save's thread. Whoever
+  // writes to one first copies what is left: steps, loads, averages, weights sent between ranks, and every operator of LibTorch, whoever
+  // calls it. So the checkpoint is that of the call, to the bit.
+  // Not seen: code of your own that writes to a parameter by its address. Where it counts the version up (bump_version()), and where a
+  // storage is resized, the save fails with kInvalidArgument naming the tensor; else keep to kAtOnce. Operators take some microseconds
+  // more until all is copied.
+  kBeforeUpdate,
+};
+
 struct SaveStateOptions {
   // false: weights go into pytorch_model.bin, a pickle as torch.save() writes it, and what is divided over ranks is gathered.
   bool safe_serialization = true;
   // kAccelerate: what is divided over ranks is gathered; LBFGS, Muon, AdaLomo and optimizers of your own are kUnsupported.
   CheckpointFormat format = CheckpointFormat::kAccel;
+  // Of saves in the background; others write what is there, and copy nothing.
+  AsyncCopy async_copy = AsyncCopy::kAtOnce;
 };
 
 struct SaveOptions {

@@ -31,25 +31,39 @@ void CopySpace::make_room(std::uint64_t bytes) {
 }
 
 void CopySpace::replace_by_copies(const std::vector<at::Tensor*>& tensors) {
+  (void)replace_by_places(tensors, [](const at::Tensor&) { return false; });
+}
+
+std::vector<CopySpace::Place> CopySpace::replace_by_places(const std::vector<at::Tensor*>& tensors,
+                                                           const Waits& waits) {
   const at::NoGradGuard no_grad;
   std::uint64_t needed = 0;
   for (const at::Tensor* const tensor : tensors)
     if (is_plain(*tensor)) needed += space_of(*tensor);
   make_room(needed);
   std::uint64_t used = 0;
-  for (at::Tensor* const tensor : tensors) {
-    if (!is_plain(*tensor)) {
-      *tensor = tensor->detach().clone();
+  std::vector<Place> places;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    at::Tensor& tensor = *tensors[i];
+    if (!is_plain(tensor)) {
+      tensor = tensor.detach().clone();
       continue;
     }
     const auto begin = static_cast<std::int64_t>(used);
-    const auto bytes = static_cast<std::int64_t>(tensor->nbytes());
-    at::Tensor copy = memory_.narrow(0, begin, bytes).view(tensor->scalar_type());
-    copy = copy.as_strided(tensor->sizes(), tensor->strides(), copy.storage_offset());
-    copy.copy_(tensor->detach());
-    used += space_of(*tensor);
-    *tensor = std::move(copy);
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    at::Tensor copy = memory_.narrow(0, begin, bytes).view(tensor.scalar_type());
+    copy = copy.as_strided(tensor.sizes(), tensor.strides(), copy.storage_offset());
+    used += space_of(tensor);
+    // Not the tensor itself, which may be given other memory.
+    at::Tensor from = tensor.detach();
+    if (waits(tensor)) {
+      places.push_back({i, std::move(from), copy});
+    } else {
+      copy.copy_(from);
+    }
+    tensor = std::move(copy);
   }
+  return places;
 }
 
 }  // namespace accel::checkpoint

@@ -31,6 +31,7 @@
 
 #include "libaccel/engine/checkpoint/series/checkpoint_writer.h"
 
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -45,6 +46,7 @@
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
 #include "libaccel/engine/checkpoint/series/background_save.h"
 #include "libaccel/engine/checkpoint/states/save_content.h"
+#include "libaccel/interception/state_staging.h"
 #include "runtime/checkpoint/folder_exchange.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
@@ -136,14 +138,23 @@ class PreparedSave::Impl {
   }
 
   void copy_tensors(RankExchange& ranks, CopySpace& space) {
-    or_clean_up([&] { agree_on(ranks, [&] { content_.copy_tensors(space); }); });
+    or_clean_up([&] {
+      agree_on(ranks, [&] {
+        if (options_.files.async_copy == AsyncCopy::kAtOnce)
+          content_.copy_tensors(space);
+        else
+          staging_ = content_.stage_tensors(space);
+      });
+    });
   }
 
   void finish(RankExchange& ranks) {
     or_clean_up([&] {
+      if (staging_) staging_->copy();
       FileSet files(file_system_, temporary_);
       if (!content_.shared.empty()) in_phase(ranks, [&] { files.create(content_, rank_); });
       const auto write = [&] {
+        if (staging_) staging_->check();
         files.write(content_, rank_);
         return files.report(leader_);
       };
@@ -381,6 +392,8 @@ class PreparedSave::Impl {
   bool is_unfinished_ = false;      // the temporary folder is this rank's to remove
   std::optional<FolderLock> lock_;  // of the temporary folder, on the rank that made it
   SaveContent content_;
+  std::unique_ptr<StateStaging>
+      staging_;  // of its tensors; nullptr: they are copied, or are what they are
 };
 
 int leader_of(const RankExchange& ranks, bool save_on_each_node) {

@@ -30,7 +30,8 @@ class PreparedSave {
   // Without finish() nothing is left of it.
   ~PreparedSave();
 
-  // From here on the objects may change. space: has the copies. Requires: every rank calls it.
+  // From here on the objects may change; with AsyncCopy::kBeforeUpdate, by who calls before_state_is_written() first. space: has the
+  // copies. Requires: every rank calls it.
   void copy_tensors(RankExchange& ranks, CopySpace& space);
   // Writes and commits. ranks: may be another exchange of the same ranks.
   CheckpointInfo finish(RankExchange& ranks);

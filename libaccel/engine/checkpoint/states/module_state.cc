@@ -15,6 +15,7 @@
 
 #include "libaccel/engine/checkpoint/files/mapped_tensors.h"
 #include "libaccel/engine/construction/tensor_memory.h"
+#include "libaccel/interception/state_staging.h"
 #include "libaccel/tensors/memory_key.h"
 
 namespace accel::checkpoint {
@@ -100,6 +101,7 @@ UniqueState unique_state(const std::vector<NamedTensor>& state) {
 }
 
 void FittedState::apply(const DividedTensors& loaded, const DividedTensors* present) const {
+  before_state_is_written();
   const at::NoGradGuard no_grad;
   for (const Copy& copy : copies_) {
     const std::vector<TensorPart>* from = loaded.find(copy.from);

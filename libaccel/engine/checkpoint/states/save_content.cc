@@ -1,18 +1,25 @@
 #include "libaccel/engine/checkpoint/states/save_content.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
 
 #include <accel/checkpoint_names.h>
+#include <accel/detail/checkpointed_optimizer.h>
 
 #include "libaccel/engine/checkpoint/files/state_files.h"
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
 #include "libaccel/engine/checkpoint/states/accelerate_states.h"
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
+#include "libaccel/engine/pager/paged_storage.h"
+#include "libaccel/tensors/optimizer_traits.h"
 #include "runtime/checkpoint/layout.h"
 
 namespace accel::checkpoint {
@@ -31,6 +38,19 @@ std::vector<NamedTensor> saved_state(const ModelWeights& weights) {
   for (const auto& [name, tensor] : weights.tensors)
     if (!added.contains(name)) state.push_back({name, tensor});
   return state;
+}
+
+// Whether nothing but its steps and loads writes to its states. Of a class of the user's own that is not known.
+bool writes_in_steps_alone(const torch::optim::Optimizer& optimizer) {
+  return traits_of(optimizer) != nullptr ||
+         dynamic_cast<const detail::CheckpointedOptimizer*>(&optimizer) != nullptr;
+}
+
+// Whether the memory of `part` is a part of that of `whole`.
+bool lies_in(const at::Tensor& part, const at::Tensor& whole) {
+  const auto* const begin = static_cast<const std::byte*>(whole.const_data_ptr());
+  const auto* const first = static_cast<const std::byte*>(part.const_data_ptr());
+  return first >= begin && first + part.nbytes() <= begin + whole.nbytes();
 }
 
 class Collector {
@@ -56,6 +76,7 @@ class Collector {
   void models() {
     for (size_t i = 0; i < weights_.size(); ++i) {
       const std::vector<NamedTensor> named = saved_state(weights_[i]);
+      note_parameters(named, *weights_[i].model, numbered("model", i));
       if (is_for_fsdp_ || !request_.files.safe_serialization) {
         pickled_weights(numbered(is_for_fsdp_ ? kFsdpModelName : kModelName, i), named);
         continue;
@@ -69,6 +90,30 @@ class Collector {
     }
   }
 
+  // Not buffers, which a forward may write to, nor what a hook has put in the place of a parameter.
+  void note_parameters(const std::vector<NamedTensor>& named,
+                       const torch::nn::Module& model,
+                       const std::string& stem) {
+    std::unordered_set<const c10::TensorImpl*> parameters;
+    for (const at::Tensor& parameter : model.parameters())
+      parameters.insert(parameter.unsafeGetTensorImpl());
+    for (const NamedTensor& item : named) {
+      if (parameters.contains(item.tensor.unsafeGetTensorImpl()))
+        note_step_state(item.name + " of " + stem, item.tensor);
+    }
+  }
+
+  void note_step_state(const std::string& name, const at::Tensor& tensor) {
+    const auto note = [&](const at::Tensor& values, const at::Tensor& parameter) {
+      const bool has_place = values.defined() && values.is_cpu() && values.has_storage() &&
+                             pager::paged_storage(values) == nullptr;
+      if (has_place) content_.step_states.push_back({name, values, parameter});
+    };
+    const std::vector<TensorPart>* const parts = parts_of(tensor);
+    if (parts == nullptr) return note(tensor, {});
+    for (const TensorPart& part : *parts) note(part.values, tensor);
+  }
+
   void pickled_weights(const std::string& stem, const std::vector<NamedTensor>& named) {
     if (!request_.is_leader) return;
     c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
@@ -79,19 +124,28 @@ class Collector {
   void optimizers() {
     const ParameterNames names(objects_.models);
     for (size_t i = 0; i < objects_.optimizers.size(); ++i) {
+      const bool may_wait = writes_in_steps_alone(*objects_.optimizers[i]);
       if (is_for_accelerate_) {
-        if (request_.is_leader)
-          object(
-              numbered("optimizer", i) + ".bin",
-              accelerate_optimizer(*objects_.optimizers[i],
-                                   names,
-                                   is_for_fsdp_ ? ParameterKeys::kNames : ParameterKeys::kNumbers));
+        if (!request_.is_leader) continue;
+        const std::string file = numbered("optimizer", i) + ".bin";
+        object(
+            file,
+            accelerate_optimizer(*objects_.optimizers[i],
+                                 names,
+                                 is_for_fsdp_ ? ParameterKeys::kNames : ParameterKeys::kNumbers));
+        if (!may_wait) continue;
+        for (const at::Tensor& tensor : content_.objects.back().second.tensors())
+          note_step_state("a state of " + file, tensor);
         continue;
       }
       const bool may_be_divided =
           objects_.divided != nullptr && may_have_divided_states(*objects_.optimizers[i]);
       if (!request_.is_leader && !may_be_divided) continue;
       SavedOptimizer saved = save_optimizer(*objects_.optimizers[i], names);
+      if (may_wait) {
+        for (const auto& [name, tensor] : saved.tensors)
+          note_step_state(name + " of " + numbered("optimizer", i), tensor);
+      }
       if (request_.is_leader) text(numbered("optimizer", i), std::move(saved.json));
       tensor_file(numbered("optimizer", i), std::move(saved.tensors), {});
     }
@@ -184,7 +238,7 @@ class Collector {
 
 }  // namespace
 
-void SaveContent::copy_tensors(CopySpace& space) {
+std::vector<at::Tensor*> SaveContent::tensors() {
   std::vector<at::Tensor*> tensors;
   for (TensorFile& file : files) {
     for (auto& [name, tensor] : file.tensors) tensors.push_back(&tensor);
@@ -195,7 +249,35 @@ void SaveContent::copy_tensors(CopySpace& space) {
   for (SharedFile& file : shared) {
     for (at::Tensor* const values : file.part_values()) tensors.push_back(values);
   }
-  space.replace_by_copies(tensors);
+  return tensors;
+}
+
+void SaveContent::copy_tensors(CopySpace& space) {
+  space.replace_by_copies(tensors());
+  step_states.clear();
+}
+
+std::unique_ptr<StateStaging> SaveContent::stage_tensors(CopySpace& space) {
+  std::unordered_map<const void*, const StepState*> by_place;
+  for (const StepState& state : step_states)
+    by_place.try_emplace(state.values.const_data_ptr(), &state);
+  const auto find = [&](const at::Tensor& tensor) -> const StepState* {
+    const auto found = by_place.find(tensor.const_data_ptr());
+    const bool is_in = found != by_place.end() && tensor.nbytes() <= found->second->values.nbytes();
+    return is_in ? found->second : nullptr;
+  };
+  std::vector<StagedTensor> staged;
+  for (CopySpace::Place& place : space.replace_by_places(
+           tensors(), [&](const at::Tensor& tensor) { return find(tensor) != nullptr; })) {
+    const StepState& state = *find(place.from);
+    staged.push_back(
+        {.name = state.name, .from = std::move(place.from), .to = std::move(place.to)});
+    // The program knows the parameter, whose version is not its part's.
+    if (state.parameter.defined() && lies_in(state.values, state.parameter))
+      staged.back().aliases.push_back(state.parameter.detach());
+  }
+  step_states.clear();
+  return std::make_unique<StateStaging>(std::move(staged));
 }
 
 std::vector<ModelWeights> weights_of(const std::vector<torch::nn::Module*>& models) {

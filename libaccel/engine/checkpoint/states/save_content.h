@@ -7,15 +7,19 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include <accel/checkpoint.h>
 
 #include "libaccel/engine/checkpoint/files/copy_space.h"
 #include "libaccel/engine/checkpoint/files/object_file.h"
 #include "libaccel/engine/checkpoint/files/shared_file.h"
+#include "libaccel/interception/state_staging.h"
 
 namespace accel::checkpoint {
 
@@ -30,8 +34,21 @@ struct SaveContent {
   std::vector<std::pair<std::string, ObjectFile>> objects;  // by file name
   std::vector<SharedFile> shared;                           // the same ones on every rank
 
-  // Takes copies of all tensors: the objects may change afterwards.
+  // Parameters of models and states of optimizers, those of them that steps and loads alone write to.
+  struct StepState {
+    std::string name;  // for messages
+    at::Tensor values;
+    at::Tensor parameter;  // undefined, or what `values` are a part of
+  };
+  std::vector<StepState> step_states;
+
+  // Takes copies of all tensors: the objects may change afterwards. Lets go of the objects' own tensors, as the next one does.
   void copy_tensors(CopySpace& space);
+  // The same, but for step_states: they are copied by who calls copy() of what is returned, or before they are written to.
+  [[nodiscard]] std::unique_ptr<StateStaging> stage_tensors(CopySpace& space);
+
+ private:
+  [[nodiscard]] std::vector<at::Tensor*> tensors();
 };
 
 // The names and tensors of models, as hooks get them.
