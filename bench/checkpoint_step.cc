@@ -1,9 +1,10 @@
 // One rank of checkpoint_bench.py: saves or loads a sharded model and its AdamW, and says how long that took.
 //
-//   checkpoint_step FILE FOLDER save|async|load|memory ROUNDS      prints "bytes seconds" per round
+//   checkpoint_step FILE FOLDER save|async|before_update|wait|train|load|memory ROUNDS      prints "bytes seconds" per round
 //
 // FILE is a safetensors file with the weights of a chain of square linear layers ("0.weight", "1.weight", ...). `async` counts
-// the seconds in which the caller is held up. `load` reads what is in FOLDER/state already. `memory` saves into the memory of
+// the seconds in which the caller is held up, `before_update` the same where copies are made before the update. `wait` counts a forward,
+// a backward and a step behind such a call, and `train` the same without a save. `load` reads what is in FOLDER/state already. `memory` saves into the memory of
 // accel-launch, which has to start it. bytes: of this rank's part.
 
 #include <chrono>
@@ -52,12 +53,18 @@ int run(const std::string& file,
   }
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.0));
   auto [model, optimizer] = accelerator.prepare(net, adamw);
-  accelerator.backward(model(at::ones({1, weights.at("0.weight").size(1)})).square().mean());
-  optimizer.step();
-  optimizer.zero_grad();
+  const auto train = [&, net = &model, adamw = &optimizer] {
+    const Clock::time_point begin = Clock::now();
+    accelerator.backward((*net)(at::ones({1, weights.at("0.weight").size(1)})).square().mean());
+    adamw->step();
+    adamw->zero_grad();
+    return seconds_since(begin);
+  };
+  (void)train();
+  const bool is_before_update = mode == "before_update" || mode == "wait";
   for (int round = 0; round < rounds; ++round) {
     // Not counted, as with the peer: freeing the files of the round before is no part of a save.
-    if ((mode == "save" || mode == "async") && accelerator.is_main_process())
+    if ((mode == "save" || mode == "async" || is_before_update) && accelerator.is_main_process())
       std::filesystem::remove_all(folder / "state");
     accelerator.wait_for_everyone();
     const Clock::time_point begin = Clock::now();
@@ -70,6 +77,17 @@ int run(const std::string& file,
           accel::async_save_checkpoint(folder / "state", accelerator.checkpoint_objects());
       seconds = seconds_since(begin);
       saving.wait();
+    } else if (is_before_update) {
+      accel::AsyncSave saving =
+          accel::async_save_checkpoint(folder / "state",
+                                       accelerator.checkpoint_objects(),
+                                       {.files = {.async_copy = accel::AsyncCopy::kBeforeUpdate}});
+      seconds = seconds_since(begin);
+      // A rate of 0 leaves the weights, and the averages move.
+      if (mode == "wait") seconds = train();
+      saving.wait();
+    } else if (mode == "train") {
+      seconds = train();
     } else if (mode == "memory") {
       if (!accelerator.save_state_in_memory()) return 3;
       seconds = seconds_since(begin);
@@ -87,7 +105,9 @@ int run(const std::string& file,
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "use: checkpoint_step FILE FOLDER save|async|load|memory ROUNDS\n");
+    std::fprintf(stderr,
+                 "use: checkpoint_step FILE FOLDER save|async|before_update|wait|train|load|memory "
+                 "ROUNDS\n");
     return 2;
   }
   at::set_num_threads(1);
