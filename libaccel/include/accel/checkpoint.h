@@ -114,7 +114,7 @@ enum class CheckpointFormat {
 enum class AsyncCopy {
   // Before the call returns, which lasts as long as a copy in memory. Safe whatever the program does.
   kAtOnce,
-  // While the next forward and backward run, before the next step: the call returns within milliseconds at any size. At once are copied
+  // While the next forward and backward run, before the next step: the call lasts as long as the ranks' messages. At once are copied
   // those parts that a forward may change (buffers, generators, places of loaders, registered objects), optimizers of classes of your
   // own, and what is not in ordinary memory of the CPU. Parameters and states of optimizers are copied by the save's thread. Whoever
   // writes to one first copies what is left: steps, loads, averages, weights sent between ranks, and every operator of LibTorch, whoever

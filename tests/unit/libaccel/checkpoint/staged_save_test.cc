@@ -157,7 +157,9 @@ void save_around(const fs::path& folder,
   run.accelerator.save_state(folder / "expected", options);
   CopyGate gate;
   run.accelerator.async_save_state(folder / "saved", options);
-  if (run.accelerator.is_main_process()) EXPECT_TRUE(at::hasGlobalCallbacks()) << "nothing waits";
+  if (run.accelerator.is_main_process()) {
+    EXPECT_TRUE(at::hasGlobalCallbacks()) << "nothing waits";
+  }
   meanwhile(gate);
   gate.open();
   EXPECT_TRUE(run.accelerator.wait_for_save().has_value());
