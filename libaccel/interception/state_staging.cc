@@ -26,13 +26,17 @@ struct StagedRange {
   std::uintptr_t end = 0;
 };
 
+// Not data(): some storages refuse that to who is no operator.
+const std::byte* storage_memory(const c10::TensorImpl& tensor) {
+  c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  return static_cast<const std::byte*>(storage._mutable_data_ptr_no_checks().get());
+}
+
 // The whole storage of the tensor, because views that do not overlap count one version; empty where it has none in memory of this process.
 StagedRange range_of_storage(const c10::TensorImpl& tensor) {
   if (!tensor.has_storage() || !tensor.device().is_cpu()) return {};
-  c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
-  // Not data(): some storages refuse that to who is no operator.
-  const auto begin = reinterpret_cast<std::uintptr_t>(storage._mutable_data_ptr_no_checks().get());
-  return {begin, begin + (begin == 0 ? 0 : storage.nbytes())};
+  const auto begin = reinterpret_cast<std::uintptr_t>(storage_memory(tensor));
+  return {begin, begin + (begin == 0 ? 0 : tensor.unsafe_storage().nbytes())};
 }
 
 // By address, those that overlap as one.
@@ -59,6 +63,7 @@ std::function<void()>& staging_gate() {
 
 struct StateStaging::Copies {
   struct Chunk {
+    std::size_t tensor;
     const std::byte* from;
     std::byte* to;
     std::size_t bytes;
@@ -78,9 +83,16 @@ struct StateStaging::Copies {
       if (gate) gate();
       const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
       if (i >= chunks.size()) return;
-      std::memcpy(chunks[i].to, chunks[i].from, chunks[i].bytes);
+      copy(chunks[i]);
       if (num_copied.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks.size()) complete();
     }
+  }
+  // Memory that a storage has no more is not read.
+  void copy(const Chunk& chunk) noexcept {
+    if (storage_memory(*tensors[chunk.tensor].from.unsafeGetTensorImpl()) == memory[chunk.tensor])
+      std::memcpy(chunk.to, chunk.from, chunk.bytes);
+    else
+      lost.store(chunk.tensor, std::memory_order_relaxed);
   }
   void wait() const noexcept { is_whole.wait(false, std::memory_order_acquire); }
   void complete() noexcept;
@@ -89,12 +101,15 @@ struct StateStaging::Copies {
   std::vector<StagedTensor> tensors;
   std::vector<Seen> seen;
   std::vector<Chunk> chunks;
-  std::vector<StagedRange> ranges;  // by address
+  std::vector<const std::byte*> memory;  // of the tensors' storages
+  std::vector<StagedRange> ranges;       // by address
   pid_t process = ::getpid();
   std::atomic<std::size_t> next{0};
   std::atomic<std::size_t> num_copied{0};
   std::atomic<bool> is_whole{false};
-  std::optional<std::size_t> written;  // a tensor; to be read when it is whole
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  std::atomic<std::size_t> lost{kNone};  // a tensor whose storage got other memory
+  std::optional<std::size_t> written;    // a tensor; to be read when it is whole
 };
 
 namespace {
@@ -114,6 +129,11 @@ class Stagings {
   // Acquired: who goes on to write does so after the last read.
   [[nodiscard]] bool empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
 
+  // Not those of a parent, in a child of fork(): it has memory of its own, and a lock that may never be given back.
+  [[nodiscard]] bool is_of_this_process() const noexcept {
+    return process_.load(std::memory_order_relaxed) == ::getpid();
+  }
+
   [[nodiscard]] std::vector<std::shared_ptr<StagedCopies>> present() {
     const std::scoped_lock lock(mutex_);
     return present_;
@@ -129,6 +149,7 @@ class Stagings {
   void add(std::shared_ptr<StagedCopies> copies) {
     const std::scoped_lock lock(mutex_);
     present_.push_back(std::move(copies));
+    process_.store(::getpid(), std::memory_order_relaxed);
     if (!observer_) {
       observer_ = at::addGlobalCallback(at::RecordFunctionCallback(&look_at_operator)
                                             .needsInputs(true)
@@ -146,10 +167,15 @@ class Stagings {
 
  private:
   std::atomic<std::size_t> count_{0};
+  std::atomic<pid_t> process_{0};
   std::mutex mutex_;
   std::vector<std::shared_ptr<StagedCopies>> present_;
   std::optional<at::CallbackHandle> observer_;
 };
+
+bool has_own_copies() {
+  return !Stagings::of_process().empty() && Stagings::of_process().is_of_this_process();
+}
 
 bool is_staged(const c10::TensorImpl& tensor) {
   const StagedRange range = range_of_storage(tensor);
@@ -170,6 +196,8 @@ bool writes_to_staged(const at::RecordFunction& call) {
   if (first == inputs.end()) return false;
   const std::optional<c10::OperatorName> name = call.operator_name();
   if (!name) return false;
+  if (name->getNamespace() == std::optional<std::string_view>("c10d"))
+    return true;  // says no writes
   const auto op = c10::Dispatcher::singleton().findSchema(*name);
   if (!op) return false;
   const auto& arguments = op->schema().arguments();
@@ -184,7 +212,7 @@ bool writes_to_staged(const at::RecordFunction& call) {
 }
 
 std::unique_ptr<at::ObserverContext> look_at_operator(const at::RecordFunction& call) {
-  if (!Stagings::of_process().empty() && writes_to_staged(call)) before_state_is_written();
+  if (has_own_copies() && writes_to_staged(call)) before_state_is_written();
   return nullptr;
 }
 
@@ -196,8 +224,9 @@ StateStaging::Copies::Copies(std::vector<StagedTensor> list) : tensors(std::move
     const auto* const from = static_cast<const std::byte*>(tensor.from.const_data_ptr());
     auto* const to = static_cast<std::byte*>(tensor.to.mutable_data_ptr());
     const std::size_t bytes = tensor.from.nbytes();
+    memory.push_back(storage_memory(*tensor.from.unsafeGetTensorImpl()));
     for (std::size_t begin = 0; begin < bytes; begin += kChunkBytes)
-      chunks.push_back({from + begin, to + begin, std::min(kChunkBytes, bytes - begin)});
+      chunks.push_back({i, from + begin, to + begin, std::min(kChunkBytes, bytes - begin)});
     const auto watch = [&](const at::Tensor& watched) {
       const bool is_counted = !watched.is_inference();
       seen.push_back({i, watched, watched.const_data_ptr(), is_counted ? watched._version() : 0});
@@ -226,6 +255,8 @@ void StateStaging::Copies::complete() noexcept {
     written = one.tensor;
     break;
   }
+  if (const std::size_t tensor = lost.load(std::memory_order_relaxed); tensor != kNone)
+    written = tensor;
   // A model that is gone need not stay in memory until the save has ended.
   seen.clear();
   for (StagedTensor& tensor : tensors)
@@ -270,9 +301,9 @@ void StateStaging::set_gate(std::function<void()> gate) {
 
 // Who is about to write waits for all of it, so all threads of this one's operators help.
 void before_state_is_written() noexcept {
-  if (Stagings::of_process().empty()) return;
+  if (!has_own_copies()) return;
   for (const auto& copies : Stagings::of_process().present()) {
-    if (copies->process != ::getpid()) continue;  // a child of fork(), with memory of its own
+    if (copies->process != ::getpid()) continue;
     at::parallel_for(
         0, at::get_num_threads(), 1, [&](std::int64_t, std::int64_t) { copies->take_chunks({}); });
     copies->wait();
@@ -280,7 +311,7 @@ void before_state_is_written() noexcept {
 }
 
 void before_write_to(const at::Tensor& tensor) noexcept {
-  if (Stagings::of_process().empty() || !tensor.defined()) return;
+  if (!has_own_copies() || !tensor.defined()) return;
   if (is_staged(*tensor.unsafeGetTensorImpl())) before_state_is_written();
 }
 

@@ -6,9 +6,13 @@
 //   listed --chunks, taken by the save's thread and by whoever is about to write--> whole --> written to
 //
 // Two nets for those who do not call it. Operators of LibTorch are seen before they run (at::RecordFunction, while copies are being
-// made): one that writes to a storage with listed memory, through whatever tensor, calls it. And when all is copied no tensor may have another version
-// or other memory than it had when it was listed: code that writes by an address and counts the version up, and Storage::resize_, fail
-// the check. Code that writes by an address and says nothing is not seen.
+// made): one that writes to a storage with listed memory, through whatever tensor, calls it; those of c10d count as writers. And when all
+// is copied no tensor may have another version or other memory than it had when it was listed: code that writes by an address and counts
+// the version up, and Storage::resize_, fail the check. Code that writes by an address and says nothing is not seen, and no code may
+// free a storage's memory by itself while it is being copied.
+//
+// LibTorch's header wants observers to be added while a program begins; its implementation (2.11) takes a lock and publishes a new list,
+// which threads take over at their next operator. One that was in an operator then has begun before the copies were listed.
 //
 // Threads:  any.
 // Cost:     before_state_is_written(): one atomic load while nothing is being copied, else what is not copied yet. Operators: boxing,

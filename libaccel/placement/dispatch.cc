@@ -23,7 +23,7 @@
 #include "libaccel/engine/checkpoint/series/model_files.h"
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/construction/tensor_memory.h"
-#include "libaccel/placement/weight_file.h"
+#include "libaccel/engine/pager/weight_file.h"
 #include "libaccel/tensors/memory_key.h"
 #include "runtime/checkpoint/file_system.h"
 
@@ -70,10 +70,10 @@ struct DiskWeight {
 at::Tensor tensor_of(const fs::path& file,
                      const safetensors::Header& header,
                      const safetensors::TensorInfo& info) {
-  return placement::tensor_in_file({file, header.data_offset + info.begin},
-                                   checkpoint::scalar_type_of(info.name, info.dtype),
-                                   checkpoint::allocate(info, at::kMeta).sizes(),
-                                   info.name);
+  return pager::tensor_in_file({file, header.data_offset + info.begin},
+                               checkpoint::scalar_type_of(info.name, info.dtype),
+                               checkpoint::allocate(info, at::kMeta).sizes(),
+                               info.name);
 }
 
 std::vector<DiskWeight> disk_weights(const torch::nn::Module& model,
@@ -98,6 +98,7 @@ std::vector<DiskWeight> disk_weights(const torch::nn::Module& model,
 // Gives `tensor` the memory of `values`.
 void put_on_disk(const at::Tensor& tensor, const at::Tensor& values) {
   tensor.requires_grad_(false);
+  tensor.mutable_grad().reset();  // an optimizer would step what has one
   if (tensor.is_meta()) {
     construction::give_memory(tensor, values);
   } else {
@@ -145,7 +146,7 @@ class DiskValues {
     const at::ScalarType own = weight.tensor.scalar_type();
     const at::ScalarType dtype = weight.tensor.is_floating_point() ? dtype_.value_or(own) : own;
     const bool is_as_wanted = folder_.empty() || lies_as_in_memory(value);
-    if (placement::is_in_file(value) && value.scalar_type() == dtype && is_as_wanted) return value;
+    if (pager::is_in_file(value) && value.scalar_type() == dtype && is_as_wanted) return value;
     if (folder_.empty()) {
       throw Error(
           ErrorCode::kInvalidArgument,
@@ -155,10 +156,12 @@ class DiskValues {
           "name a folder with room for it");
     }
     checkpoint::real_file_system().make_folder(folder_);
-    OffloadIndex index;
-    offload_weight(value.to(dtype), *name, folder_, &index);
-    save_offload_index(index, folder_);
-    return OffloadedWeightsLoader({}, folder_, std::move(index)).at(*name);
+    offload_weight(value.to(dtype), *name, folder_, &index_);
+    return OffloadedWeightsLoader({}, folder_, index_).at(*name);
+  }
+
+  void save_index() const {
+    if (!index_.empty()) save_offload_index(index_, folder_);
   }
 
  private:
@@ -169,6 +172,7 @@ class DiskValues {
   const safetensors::TensorMap& tensors_;
   std::optional<at::ScalarType> dtype_;
   const fs::path& folder_;
+  OffloadIndex index_;  // of what was written
 };
 
 DeviceMap chosen_map(const torch::nn::Module& model, const LoadAndDispatchOptions& options) {
@@ -207,6 +211,15 @@ void convert_resident(torch::nn::Module& model,
       item.tensor.set_data(item.tensor.detach().to(dtype));
 }
 
+// Weights of an earlier dispatch that the map has in memory.
+void bring_to_memory(torch::nn::Module& model, const DeviceMap& map) {
+  for (const NamedTensor& item : checkpoint::state_of(model)) {
+    const Placement* place = place_in_map(map, item.name);
+    if (place != nullptr && *place == kCpu && pager::is_in_file(item.tensor))
+      item.tensor.set_data(item.tensor.clone());
+  }
+}
+
 Error no_folder(const DeviceMap& map) {
   std::string modules;
   for (const auto& [name, place] : map)
@@ -241,7 +254,7 @@ void check_fits(const std::string& name, const at::Tensor& here, const at::Tenso
 }  // namespace
 
 bool has_offloaded_params(const torch::nn::Module& module) {
-  return placement::has_weights_in_files(module);
+  return pager::has_weights_in_files(module);
 }
 
 void dispatch_model(torch::nn::Module& model,
@@ -250,7 +263,7 @@ void dispatch_model(torch::nn::Module& model,
   check_device_map(model, device_map);
   check_places(device_map);
   const auto weights = disk_weights(model, device_map, options.offload_buffers);
-  if (weights.empty()) return;
+  if (weights.empty()) return bring_to_memory(model, device_map);
   if (options.offload_dir.empty()) throw no_folder(device_map);
   fill_folder(options.offload_dir, weights);
   const OffloadedWeightsLoader loader({}, options.offload_dir);
@@ -259,6 +272,7 @@ void dispatch_model(torch::nn::Module& model,
     values.push_back(loader.at(weight.names.front()));
     check_fits(weight.names.front(), weight.tensor, values.back());
   }
+  bring_to_memory(model, device_map);
   for (std::size_t i = 0; i < weights.size(); ++i) put_on_disk(weights[i].tensor, values[i]);
 }
 
@@ -290,11 +304,14 @@ LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
   std::vector<at::Tensor> values;
   DiskValues disk(tensors, dtype, options.offload_folder);
   for (const DiskWeight& weight : weights) values.push_back(disk.of(weight));
-  for (const DiskWeight& weight : weights)
-    for (const std::string& name : weight.names) {
+  disk.save_index();
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!values[i].defined()) continue;  // the files have none: it stays where it is
+    for (const std::string& name : weights[i].names) {
       on_disk.insert(name);
       tensors.erase(name);
     }
+  }
   const at::NoGradGuard no_grad;
   const auto resident = checkpoint::fit_state(
       model, tensors, checkpoint, {.strict = false, .dtypes = checkpoint::DtypeRule::kConvert});

@@ -116,8 +116,13 @@ std::int64_t convert_file_size_to_int(const MemorySize& size) {
 }
 
 PlaceBytes get_max_memory(const std::optional<MaxMemory>& max_memory) {
-  if (!max_memory)
-    return {{"cpu", static_cast<std::int64_t>(process_memory_available().value_or(0))}};
+  if (!max_memory) {
+    const auto available = process_memory_available();
+    if (available) return {{"cpu", static_cast<std::int64_t>(*available)}};
+    throw Error(ErrorCode::kFileIo,
+                "cannot tell how much memory this machine has: /proc/meminfo says nothing",
+                "give max_memory");
+  }
   PlaceBytes places;
   for (const auto& [place, size] : *max_memory) {
     (void)rank_of(place);  // refuses others, also one that is alone

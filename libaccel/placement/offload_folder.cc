@@ -7,15 +7,17 @@
 
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
+#include <unistd.h>
 
 #include <accel/error.h>
 #include <accel/offload.h>
 #include <accel/result.h>
 #include <accel/safetensors_reader.h>
 
+#include "libaccel/engine/checkpoint/files/folder_lock.h"
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
 #include "libaccel/engine/checkpoint/states/module_state.h"
-#include "libaccel/placement/weight_file.h"
+#include "libaccel/engine/pager/weight_file.h"
 #include "runtime/checkpoint/file_system.h"
 #include "runtime/checkpoint/hashed_file.h"
 
@@ -24,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using placement::FilePlace;
+using pager::FilePlace;
 
 constexpr const char* kIndexName = "index.json";
 
@@ -37,7 +39,7 @@ void check_name(const std::string& name) {
 }
 
 std::string dtype_name_of(const std::string& name, const at::Tensor& weight) {
-  const auto dtype = placement::name_of_dtype(weight.scalar_type());
+  const auto dtype = pager::name_of_dtype(weight.scalar_type());
   if (dtype && !weight.is_meta()) return std::string(*dtype);
   throw Error(ErrorCode::kUnsupported,
               weight.is_meta()
@@ -47,20 +49,34 @@ std::string dtype_name_of(const std::string& name, const at::Tensor& weight) {
               weight.is_meta() ? "load its values first" : "convert it");
 }
 
+// Ranks may write the same file at once: each has a name of its own, and the last one stays.
+fs::path temporary_of(const fs::path& path) {
+  return path.parent_path() / ("." + path.filename().string() + "." + std::to_string(::getpid()));
+}
+
 // A file that could not be written whole does not stay.
-void write_values(const fs::path& path, const at::Tensor& weight) {
-  const at::Tensor values = checkpoint::plain(weight);
+template <typename Write>
+void write_whole(const fs::path& path, Write write) {
   checkpoint::FileSystem& file_system = checkpoint::real_file_system();
-  file_system.remove(path);
+  const fs::path temporary = temporary_of(path);
+  file_system.remove(temporary);
   try {
-    checkpoint::OutputFile file(file_system, path);
-    file.append({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
-    (void)file.finish();
+    write(file_system, temporary);
+    file_system.rename(temporary, path);
   } catch (...) {
     std::error_code ignored;
-    fs::remove(path, ignored);
+    fs::remove(temporary, ignored);
     throw;
   }
+}
+
+void write_values(const fs::path& path, const at::Tensor& weight) {
+  const at::Tensor values = checkpoint::plain(weight);
+  write_whole(path, [&](checkpoint::FileSystem& file_system, const fs::path& temporary) {
+    checkpoint::OutputFile file(file_system, temporary);
+    file.append({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
+    (void)file.finish();
+  });
 }
 
 Error bad_index(const fs::path& path, const std::string& what) {
@@ -95,7 +111,7 @@ Json json_of_index(const fs::path& path) {
 }
 
 at::ScalarType dtype_in_index(const std::string& name, const OffloadedWeight& weight) {
-  if (const auto dtype = placement::dtype_of_name(weight.dtype)) return *dtype;
+  if (const auto dtype = pager::dtype_of_name(weight.dtype)) return *dtype;
   throw Error(ErrorCode::kUnsupported,
               "the weight '" + name + "' is of dtype \"" + weight.dtype +
                   "\" in the index, which is not known",
@@ -107,11 +123,11 @@ at::Tensor tensor_of_safetensors(const std::string& name, const OffloadedWeight&
   const auto reader = or_throw(safetensors::Reader::open(weight.safetensors_file));
   const std::string& there = weight.weight_name.empty() ? name : weight.weight_name;
   const safetensors::TensorInfo* info = or_throw(reader.find(there));
-  const at::Tensor tensor = placement::tensor_in_file(
-      {weight.safetensors_file, reader.header().data_offset + info->begin},
-      checkpoint::scalar_type_of(name, info->dtype),
-      checkpoint::allocate(*info, at::kMeta).sizes(),
-      name);
+  const at::Tensor tensor =
+      pager::tensor_in_file({weight.safetensors_file, reader.header().data_offset + info->begin},
+                            checkpoint::scalar_type_of(name, info->dtype),
+                            checkpoint::allocate(*info, at::kMeta).sizes(),
+                            name);
   return weight.dtype.empty() ? tensor : tensor.to(dtype_in_index(name, weight));
 }
 
@@ -130,6 +146,7 @@ void offload_weight(const at::Tensor& weight,
 void save_offload_index(const OffloadIndex& index, const fs::path& offload_folder) {
   if (index.empty()) return;
   const fs::path path = offload_folder / kIndexName;
+  const checkpoint::FolderLock lock = checkpoint::FolderLock::wait(offload_folder);
   Json json = fs::exists(path) ? json_of_index(path) : Json::object();
   for (const auto& [name, weight] : index) {
     Json entry = Json::object();
@@ -139,11 +156,9 @@ void save_offload_index(const OffloadIndex& index, const fs::path& offload_folde
     if (weight.safetensors_file.empty()) entry["shape"] = weight.shape;
     json[name] = std::move(entry);
   }
-  const fs::path temporary = offload_folder / ("." + std::string(kIndexName) + ".tmp");
-  checkpoint::FileSystem& file_system = checkpoint::real_file_system();
-  file_system.remove(temporary);
-  (void)checkpoint::write_text_file(file_system, temporary, json.dump(2));
-  file_system.rename(temporary, path);
+  write_whole(path, [&](checkpoint::FileSystem& file_system, const fs::path& temporary) {
+    (void)checkpoint::write_text_file(file_system, temporary, json.dump(2));
+  });
 }
 
 void offload_state_dict(const fs::path& save_dir,
@@ -156,7 +171,7 @@ void offload_state_dict(const fs::path& save_dir,
 
 at::Tensor load_offloaded_weight(const fs::path& weight_file, const OffloadedWeight& weight_info) {
   const std::string name = weight_file.stem();
-  return placement::tensor_in_file(
+  return pager::tensor_in_file(
              {weight_file, 0}, dtype_in_index(name, weight_info), weight_info.shape, name)
       .clone();
 }
@@ -221,7 +236,7 @@ at::Tensor OffloadedWeightsLoader::at(const std::string& name) const {
   const OffloadedWeight& weight = found->second;
   if (!weight.safetensors_file.empty()) return tensor_of_safetensors(name, weight);
   check_name(name);
-  return placement::tensor_in_file(
+  return pager::tensor_in_file(
       {save_folder_ / (name + ".dat"), 0}, dtype_in_index(name, weight), weight.shape, name);
 }
 

@@ -34,8 +34,15 @@ printf '%s\\n' "$*" >> "{folder}/calls"
 case "$1 $2" in
   "sts get-caller-identity") echo 123456789012 ;;
   "iam get-role") echo "arn:aws:iam::123456789012:role/path/$4" ;;
-  "s3 cp") [ "$3" = --recursive ] || cp "$3" "{folder}/sent.tar.gz" ;;
-  "ecr get-login-password") echo secret ;;
+  "s3 cp")
+    case "$3$4" in
+      --recursives3://b/train) echo 1 > "$5/one" ;;
+      --recursive*) ;;
+      s3://b/test.csv*) echo 2 > "$4/test.csv" ;;
+      s3://*) ;;
+      *) cp "$3" "{folder}/sent.tar.gz" ;;
+    esac ;;
+  "ecr get-login-password") [ "$4" = eu-west-1 ] && echo secret ;;
   "sagemaker create-training-job") cp "${{4#file://}}" "{folder}/request.json" ;;
   "sagemaker describe-training-job") printf '{status}\\ts3://bucket/model.tar.gz\\tNone\\n' ;;
 esac
@@ -168,13 +175,13 @@ class SageMaker(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("ended as Failed", done.stderr)
 
-    def local_file(self):
+    def local_file(self, test="test.csv"):
         inputs = self.folder / "inputs.tsv"
-        inputs.write_text("channel\tlocation\ntrain\ts3://b/train\n")
+        inputs.write_text(f"channel\tlocation\ntrain\ts3://b/train\ntest\ts3://b/{test}\n")
         path = self.folder / "local.yaml"
         path.write_text(yaml.safe_dump({
             "compute_environment": "AMAZON_SAGEMAKER", "distributed_type": "NO", "ec2_instance_type": "local",
-            "iam_role_name": "role", "num_machines": 1, "region": "eu-west-1", "sagemaker_inputs_file": str(inputs),
+            "iam_role_name": "role", "num_machines": 1, "region": "us-east-1", "sagemaker_inputs_file": str(inputs),
             "image_uri": "123.dkr.ecr.eu-west-1.amazonaws.com/image:1"}))
         return path
 
@@ -189,10 +196,11 @@ class SageMaker(unittest.TestCase):
         self.assertEqual(calls[-1], f"compose --file {job}/docker-compose.json up --abort-on-container-exit "
                                     "--exit-code-from algo-1")
         self.assertIn("login --username AWS --password-stdin 123.dkr.ecr.eu-west-1.amazonaws.com", calls)
-        self.assertEqual((self.folder / "password").read_text(), "secret\n")
-        self.assertEqual((self.folder / "region").read_text(), "eu-west-1\n")
+        self.assertEqual((self.folder / "password").read_text(), "secret")
+        self.assertEqual((self.folder / "region").read_text(), "us-east-1\n")
         self.assertIn(f"s3 cp --recursive s3://b/train {job}/data/train", (self.folder / "calls").read_text())
         self.assertIn(f"model data at: file://{job}/model", done.stdout)
+        self.assertEqual((job / "data/train/one").read_text() + (job / "data/test/test.csv").read_text(), "1\n2\n")
         service = json.loads((job / "docker-compose.json").read_text())["services"]["algo-1"]
         for volume in service["volumes"]:
             self.assertTrue(pathlib.Path(volume["source"]).is_dir(), volume)
@@ -206,6 +214,13 @@ class SageMaker(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("docker compose", done.stderr)
         self.assertFalse((self.folder / "sagemaker-local").exists())
+
+    def test_a_channel_without_data_is_an_error_that_names_it(self):
+        self.install_aws()
+        self.install("docker", DOCKER.format(folder=self.folder))
+        done = self.launch("--config_file", str(self.local_file(test="nothing.csv")))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("there is nothing at s3://b/nothing.csv", done.stderr)
 
 
 if __name__ == "__main__":

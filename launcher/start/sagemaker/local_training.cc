@@ -29,9 +29,14 @@ json mount(const std::string& source, const std::string& target, bool is_read_on
 }
 
 // The registries of AWS are NUMBER.dkr.ecr.REGION.amazonaws.com.
-std::string registry_of(const std::string& image) {
-  std::string host = image.substr(0, image.find('/'));
-  return host.find(".dkr.ecr.") == std::string::npos ? "" : host;
+void find_registry(LocalTraining& training) {
+  constexpr std::string_view kMark = ".dkr.ecr.";
+  const std::string host = training.image.substr(0, training.image.find('/'));
+  const auto mark = host.find(kMark);
+  if (mark == std::string::npos) return;
+  training.registry = host;
+  const std::string rest = host.substr(mark + kMark.size());
+  training.registry_region = rest.substr(0, rest.find('.'));
 }
 
 // Names alone: Compose takes the values from its own environment.
@@ -155,7 +160,7 @@ Result<LocalTraining> make_local_training(const TrainingRequest& request,
   LocalTraining training;
   training.folder = folder;
   training.image = request.json.at("AlgorithmSpecification").at("TrainingImage").get<std::string>();
-  training.registry = registry_of(training.image);
+  find_registry(training);
   training.folders = {folder + "/model"};
   auto data = data_folders(request, training);
   if (!data) return std::move(data).error();

@@ -42,6 +42,7 @@ struct LocalTraining {
   std::string image;
   std::string
       registry;  // of ECR, where `docker` has to log in before it pulls the image; empty: another one
+  std::string registry_region;  // whose tokens it takes
   std::string first_host = "algo-1";
 };
 

@@ -44,6 +44,8 @@ class PackedFolder {
 
 // For requests, and for what they upload.
 constexpr std::chrono::minutes kRequestLimit{30};
+// For data, which may be terabytes.
+constexpr std::chrono::hours kDataLimit{24 * 7};
 
 class Aws {
  public:
@@ -52,8 +54,9 @@ class Aws {
   [[nodiscard]] const EnvMap& environment() const { return environment_; }
 
   // What it prints, without the newline at the end.
-  [[nodiscard]] Result<std::string> run(const Words& words) const {
-    auto output = run_program(words, environment_, kRequestLimit);
+  [[nodiscard]] Result<std::string> run(const Words& words,
+                                        std::chrono::milliseconds limit = kRequestLimit) const {
+    auto output = run_program(words, environment_, limit);
     if (!output && words.front() == "aws" && find_on_path("aws", environment_).empty()) {
       return Error(ErrorCode::kExecFailed,
                    output.error().message(),
@@ -137,14 +140,14 @@ Result<Words> compose_words(const EnvMap& environment) {
 }
 
 // An image of ECR that is not here yet needs a login.
-Result<void> log_in(const Aws& aws, const LocalTraining& training, const std::string& region) {
+Result<void> log_in(const Aws& aws, const LocalTraining& training) {
   if (training.registry.empty()) return {};
   const auto present =
       run_program({"docker", "image", "inspect", training.image}, aws.environment());
   if (present && present->exit_code == 0) return {};
   constexpr const char* kLogIn =
-      R"(aws ecr get-login-password --region "$1" | docker login --username AWS --password-stdin "$2")";
-  auto done = aws.run({"sh", "-c", kLogIn, "sh", region, training.registry});
+      R"(word=$(aws ecr get-login-password --region "$1") && printf %s "$word" | docker login --username AWS --password-stdin "$2")";
+  auto done = aws.run({"sh", "-c", kLogIn, "sh", training.registry_region, training.registry});
   return done ? Result<void>{} : Result<void>(std::move(done).error());
 }
 
@@ -159,6 +162,20 @@ Result<void> make_files(const LocalTraining& training) {
   return {};
 }
 
+// A location is a folder or one object: `--recursive` of an object finds nothing, and is no error.
+Result<void> fetch(const Aws& aws, const FetchedChannel& channel) {
+  for (const Words& words :
+       {Words{"aws", "s3", "cp", "--recursive", channel.location, channel.folder},
+        Words{"aws", "s3", "cp", channel.location, channel.folder + "/"}}) {
+    if (auto copied = aws.run(words, kDataLimit); !copied) return std::move(copied).error();
+    std::error_code error;
+    if (!fs::is_empty(channel.folder, error)) return {};
+  }
+  return Error(ErrorCode::kFileIo,
+               "there is nothing at " + channel.location,
+               "mend the line of sagemaker_inputs_file");
+}
+
 // Starts the containers. Returns only on an error.
 Error train_here(const Submission& submission, const TrainingRequest& request) {
   const Aws aws(submission.environment);
@@ -170,12 +187,9 @@ Error train_here(const Submission& submission, const TrainingRequest& request) {
   auto words = compose_words(aws.environment());
   if (!words) return std::move(words).error();
   if (auto made = make_files(*training); !made) return std::move(made).error();
-  for (const auto& [location, folder] : training->fetched) {
-    auto fetched = aws.run({"aws", "s3", "cp", "--recursive", location, folder});
-    if (!fetched) return std::move(fetched).error();
-  }
-  if (auto done = log_in(aws, *training, submission.job.config.region); !done)
-    return std::move(done).error();
+  for (const FetchedChannel& channel : training->fetched)
+    if (auto fetched = fetch(aws, channel); !fetched) return std::move(fetched).error();
+  if (auto done = log_in(aws, *training); !done) return std::move(done).error();
   std::printf("training job %s runs here; You can find your model data at: file://%s/model\n",
               request.job_name.c_str(),
               training->folder.c_str());

@@ -16,8 +16,8 @@
 #include "libaccel/api/accelerator/joining.h"
 #include "libaccel/api/accelerator/preemption.h"
 #include "libaccel/engine/checkpoint/series/background_save.h"
+#include "libaccel/engine/pager/weight_file.h"
 #include "libaccel/engine/process/join_roll.h"
-#include "libaccel/placement/weight_file.h"
 
 namespace accel {
 
@@ -118,7 +118,7 @@ ShardOptions Accelerator::micro_batch_options() const {
 }
 
 bool Accelerator::verify_device_map(const torch::nn::Module& model) {
-  return placement::is_spread(model);
+  return pager::is_spread(model);
 }
 
 void Accelerator::free_memory() {

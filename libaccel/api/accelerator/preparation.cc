@@ -16,6 +16,7 @@
 #include "libaccel/engine/gradients/ddp_reducer.h"
 #include "libaccel/engine/homes/empty_ranks.h"
 #include "libaccel/engine/homes/page_budget.h"
+#include "libaccel/engine/pager/weight_file.h"
 #include "libaccel/engine/precision/slow_bf16.h"
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/freed_memory.h"
@@ -28,7 +29,6 @@
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/whole_gradient_model.h"
 #include "libaccel/engine/sharding/widened_parameters.h"
-#include "libaccel/placement/weight_file.h"
 #include "runtime/text/number_text.h"
 #include "runtime/unserved_variables.h"
 
@@ -133,7 +133,7 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 
 // Ranks would give its weights the main process' values, in files.
 void refuse_offloaded(const torch::nn::Module& module) {
-  if (!placement::has_weights_in_files(module)) return;
+  if (!pager::has_weights_in_files(module)) return;
   throw Error(ErrorCode::kUnsupported,
               "You can't train a model that has been loaded with a `device_map` with disk in any "
               "distributed mode: its weights on disk can only be read",

@@ -122,7 +122,8 @@ void tell(const GuardLabel* label, std::size_t offset, ReadOnly read_only) noexc
   line.add("  try       ");
   line.add(kRemedies[static_cast<std::size_t>(read_only)]);
   line.add("\n");
-  line.add("  more      docs/guides/sharding.md\n");
+  line.add(read_only == ReadOnly::kFile ? "  more      docs/guides/offload.md\n"
+                                        : "  more      docs/guides/sharding.md\n");
   line.print();
 }
 

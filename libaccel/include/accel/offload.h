@@ -16,7 +16,9 @@
 // A folder of offloaded weights is that of HF Accelerate, which reads ours as this reads its own: `NAME.dat` with the values in
 // row-major order, and index.json with dtype and shape by name.
 //
-// Threads:  functions without state; the thread that owns the model.
+// Loading values into such a weight gives it memory again: load_state(), load_checkpoint_in_model(), a map that has it on cpu.
+//
+// Threads:  functions without state; the thread that owns the model. Processes may write one folder at once, of the same weights.
 // Source:   accelerate 1.15.0, big_modeling.py and utils/offload.py (tests/peer/offloaded_models.py).
 #pragma once
 

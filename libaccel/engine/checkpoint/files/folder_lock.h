@@ -20,6 +20,9 @@ class FolderLock {
   // that cannot be opened.
   [[nodiscard]] static std::optional<FolderLock> take(const std::filesystem::path& folder);
 
+  // Waits for the other one. Throws kFileIo, also for a folder that is not there.
+  [[nodiscard]] static FolderLock wait(const std::filesystem::path& folder);
+
   // Not of a folder that was not there.
   [[nodiscard]] bool is_held() const noexcept { return static_cast<bool>(folder_); }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include <ATen/ops/empty_like.h>
 #include <torch/nn/module.h>
 
 #include <accel/error.h>
@@ -15,6 +16,7 @@
 
 #include "libaccel/engine/checkpoint/files/mapped_tensors.h"
 #include "libaccel/engine/construction/tensor_memory.h"
+#include "libaccel/engine/pager/weight_file.h"
 #include "libaccel/interception/state_staging.h"
 #include "libaccel/tensors/memory_key.h"
 
@@ -108,6 +110,8 @@ void FittedState::apply(const DividedTensors& loaded, const DividedTensors* pres
     if (from == nullptr) {
       if (copy.to.is_meta() && !copy.from.is_meta())
         construction::give_memory(copy.to, construction::memory_like(copy.to));
+      // A weight on disk can only be read.
+      if (pager::is_in_file(copy.to)) copy.to.set_data(at::empty_like(copy.to));
       copy_loaded(copy.to, copy.from);
       continue;
     }

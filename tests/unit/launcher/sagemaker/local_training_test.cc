@@ -126,7 +126,9 @@ TEST(LocalTraining, GpusAreGivenToTheOneContainerThatMayHaveThem) {
 }
 
 TEST(LocalTraining, ARegistryOfAwsWantsALoginAndOthersDoNot) {
-  EXPECT_EQ(or_throw(training_of(local_job())).registry, "123.dkr.ecr.eu-west-1.amazonaws.com");
+  const LocalTraining training = or_throw(training_of(local_job()));
+  EXPECT_EQ(training.registry, "123.dkr.ecr.eu-west-1.amazonaws.com");
+  EXPECT_EQ(training.registry_region, "eu-west-1");  // not the configuration's
   TrainingJob job = local_job();
   job.config.image = "registry.local/image:1";
   EXPECT_EQ(or_throw(training_of(job)).registry, "");

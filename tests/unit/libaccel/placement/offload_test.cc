@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
+#include <unistd.h>
 
 #include <accel/big_model.h>
 #include <accel/error.h>
@@ -235,7 +237,60 @@ TEST(Offload, AnOptimizerLeavesWeightsOnDiskAlone) {
   optimizer.step();
 
   EXPECT_TRUE(torch::equal(model->first->weight, before));
+  // Also one that has a gradient from before.
+  const auto other = seeded();
+  other->forward(tokens()).sum().backward();
+  dispatch_model(*other, {{"first", "disk"}, {"", "cpu"}}, {.offload_dir = folder.file("weights")});
+  torch::optim::SGD(other->parameters(), 0.1).step();
+  EXPECT_TRUE(torch::equal(other->first->weight, before));
   EXPECT_TRUE(model->embedding->weight.grad().defined());
+}
+
+TEST(Offload, AModelComesBackToMemory) {
+  const ScratchFolder folder;
+  const auto model = seeded();
+  const torch::Tensor expected = model->forward(tokens());
+  save_model(*model, folder.path());
+  disk_offload(*model, folder.file("weights"));
+
+  dispatch_model(*model, {{"", "cpu"}});
+
+  EXPECT_FALSE(has_offloaded_params(*model));
+  EXPECT_TRUE(torch::equal(model->forward(tokens()), expected));
+  disk_offload(*model, folder.file("weights"));
+  (void)load_checkpoint_in_model(*model, folder.path());
+  EXPECT_FALSE(has_offloaded_params(*model));
+  EXPECT_TRUE(torch::equal(model->forward(tokens()), expected));
+}
+
+TEST(Offload, AnEmptyModelHasNothingOnDisk) {
+  EXPECT_FALSE(has_offloaded_params(*empty()));
+}
+
+TEST(Offload, ProcessesMayWriteOneFolderAtOnce) {
+  const ScratchFolder folder;
+  std::map<std::string, torch::Tensor> weights;
+  for (int i = 0; i < 20; ++i) weights["w" + std::to_string(i)] = torch::full({64}, i);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    try {
+      offload_state_dict(folder.path(), weights);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::_Exit(1);
+    }
+    std::_Exit(0);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  const OffloadedWeightsLoader loader({}, folder.path());
+  EXPECT_EQ(loader.keys().size(), weights.size());
+  for (const auto& [name, weight] : weights) EXPECT_TRUE(torch::equal(loader.at(name), weight));
 }
 
 TEST(Offload, AFolderThatIsThereIsReadAndOneThatDoesNotFitIsRefused) {

@@ -1,4 +1,4 @@
-#include "libaccel/placement/weight_file.h"
+#include "libaccel/engine/pager/weight_file.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 #include "runtime/checkpoint/hashed_file.h"
 #include "runtime/page_size.h"
 
-namespace accel::placement {
+namespace accel::pager {
 namespace {
 
 constexpr std::array<std::pair<at::ScalarType, std::string_view>, 17> kNames = {{
@@ -38,7 +38,7 @@ constexpr std::array<std::pair<at::ScalarType, std::string_view>, 17> kNames = {
     {at::kFloat8_e8m0fnu, "float8_e8m0fnu"},
 }};
 
-using Range = pager::GuardRange;
+using Range = GuardRange;
 
 // Its address marks the storages.
 void release_range(void* range) {
@@ -76,8 +76,7 @@ at::Tensor tensor_in_file(const FilePlace& place,
   if (bytes == 0) return at::empty(shape, dtype);
   const std::size_t before = place.offset % page_bytes();
   auto range = std::make_unique<Range>(
-      before + bytes,
-      std::vector<pager::GuardLabel>{{.offset = before, .bytes = bytes, .name = name}});
+      before + bytes, std::vector<GuardLabel>{{.offset = before, .bytes = bytes, .name = name}});
   range->map(file.fd(),
              static_cast<off_t>(place.offset - before),
              0,
@@ -100,16 +99,18 @@ at::Tensor tensor_in_file(const FilePlace& place,
 }
 
 bool is_in_file(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() &&
+  // Not of the meta device: a storage without memory may refuse to be asked.
+  return tensor.defined() && tensor.is_cpu() && tensor.has_storage() &&
          tensor.storage().data_ptr().get_deleter() == &release_range;
 }
 
 bool has_weights_in_files(const torch::nn::Module& module) {
-  return std::ranges::any_of(module.parameters(), &is_in_file);
+  return std::ranges::any_of(module.parameters(), &is_in_file) ||
+         std::ranges::any_of(module.buffers(), &is_in_file);
 }
 
 bool is_spread(const torch::nn::Module& module) {
   return has_weights_in_files(module) && !std::ranges::all_of(module.parameters(), &is_in_file);
 }
 
-}  // namespace accel::placement
+}  // namespace accel::pager

@@ -15,7 +15,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace accel::placement {
+namespace accel::pager {
 
 // Where values lie, in row-major order.
 struct FilePlace {
@@ -36,9 +36,10 @@ struct FilePlace {
 
 // Of tensor_in_file(), and not copied since.
 [[nodiscard]] bool is_in_file(const at::Tensor& tensor);
+// Parameters or buffers.
 [[nodiscard]] bool has_weights_in_files(const torch::nn::Module& module);
 
 // Whether some weights of the module lie in files and others do not.
 [[nodiscard]] bool is_spread(const torch::nn::Module& module);
 
-}  // namespace accel::placement
+}  // namespace accel::pager
