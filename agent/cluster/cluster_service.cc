@@ -45,16 +45,18 @@ const v1::OnBehalf& everybody() {
   return all;
 }
 
-// Names are a user's own: one of `who`, if there is one, else that of the only user who has it. A job that `who` may not
-// see answers as one that does not exist.
+// A uuid stands before all names. Names are a user's own: one of `who`, if there is one, else that of the only user who has it.
+// A job that `who` may not see answers as one that does not exist.
 Result<const Job*> find_job(const State& state, const std::string& job, const v1::OnBehalf& who) {
+  const auto exact = state.jobs.find(job);
+  if (exact != state.jobs.end() && is_owner(who, exact->second.description->user))
+    return &exact->second;
   const Job* found = nullptr;
   std::vector<std::string> holders;
   for (const auto& [uuid, known] : state.jobs) {
     const JobDescription& description = *known.description;
-    const bool is_named = description.job_id == job;
-    if ((uuid != job && !is_named) || !is_owner(who, description.user)) continue;
-    if (uuid == job || (!who.user().empty() && description.user == who.user())) return &known;
+    if (description.job_id != job || !is_owner(who, description.user)) continue;
+    if (!who.user().empty() && description.user == who.user()) return &known;
     found = &known;
     holders.push_back(description.user + " (" + uuid + ")");
   }

@@ -12,6 +12,7 @@
 #include "agent/jobs/event_diary.h"
 #include "agent/jobs/job_request.h"
 #include "agent/jobs/job_state.h"
+#include "agent/jobs/named_job.h"
 #include "agent/logs/log_stream.h"
 #include "agent/shims/heard_workers.h"
 #include "runtime/printable.h"
@@ -145,20 +146,12 @@ Result<const v1::Job*> ControlService::job_for(const Caller& caller,
                                                const std::string& job,
                                                Deed deed) const {
   const AccessPolicy policy(parts_.config, parts_.agent_uid);
-  // Names are a user's own, and those of others' jobs are not given away.
-  const v1::Job* found = caller.role == Role::kLocal ? parts_.jobs.find(job, caller.uid) : nullptr;
-  if (found == nullptr) {
-    std::vector<std::string> holders;
-    for (const v1::Job* each : parts_.jobs.all()) {
-      const bool is_named = each->job_id() == job || each->job_uuid() == job;
-      if (!is_named || !policy.allows(caller, Deed::kSee, each->uid())) continue;
-      found = each;
-      holders.push_back(each->user() + " (" + each->job_uuid() + ")");
-    }
-    if (holders.size() > 1) return ambiguous_job(job, holders);
-    if (found == nullptr) return unknown_job(job);
-  }
-  if (!policy.allows(caller, deed, found->uid())) {
+  const auto own = caller.role == Role::kLocal ? std::optional<uid_t>(caller.uid) : std::nullopt;
+  const auto found = find_named(parts_.jobs.all(), job, own, [&](const v1::Job& each) {
+    return policy.allows(caller, Deed::kSee, each.uid());
+  });
+  if (!found) return found;
+  if (!policy.allows(caller, deed, (*found)->uid())) {
     return Error(ErrorCode::kAgentRefused, caller.name + " may look at jobs, not change them");
   }
   return found;

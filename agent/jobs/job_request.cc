@@ -238,6 +238,13 @@ EnvMap login_environment(const UserAccount& user) {
           {"USER", user.name}};
 }
 
+// Where a job is asked for, either is taken: a name of this form would stand for another job.
+bool has_form_of_uuid(const std::string& job_id) {
+  constexpr std::size_t kUuidDigits = 32;  // to_hex() of 16 bytes
+  return job_id.size() == kUuidDigits &&
+         job_id.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+}
+
 template <typename T>
 void set_if_given(bool is_given, const google::protobuf::Duration& time, T& out) {
   if (is_given) out = to_ms(time);
@@ -247,6 +254,10 @@ void set_if_given(bool is_given, const google::protobuf::Duration& time, T& out)
 
 Result<void> check_job_request(const v1::JobSpec& request) {
   std::vector<std::string> faults;
+  if (has_form_of_uuid(request.job_id())) {
+    faults.push_back("job_id '" + request.job_id() +
+                     "' has the form of a job's uuid, 32 hexadecimal digits: choose another name");
+  }
   if (!request.job_id().empty() && !is_valid_id(request.job_id())) {
     faults.push_back("job_id '" + request.job_id().substr(0, 64) +
                      "' is not of the form [A-Za-z0-9_.-]{1,64}");

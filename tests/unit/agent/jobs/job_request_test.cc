@@ -47,6 +47,22 @@ TEST(JobRequest, EveryFaultIsNamed) {
   }
 }
 
+// It would stand for the job whose uuid it is.
+TEST(JobRequest, ANameOfTheFormOfAUuidIsRefused) {
+  v1::JobSpec job = small_job();
+  for (const std::string& id :
+       {std::string(32, 'a'), std::string(16, '0') + std::string(16, 'F')}) {
+    job.set_job_id(id);
+    const auto refused = check_job_request(job);
+    ASSERT_FALSE(refused) << id;
+    EXPECT_THAT(refused.error().message(), HasSubstr("has the form of a job's uuid"));
+  }
+  for (const std::string& id : {std::string(31, 'a'), std::string(33, 'a'), std::string(32, 'g')}) {
+    job.set_job_id(id);
+    EXPECT_TRUE(check_job_request(job)) << id;
+  }
+}
+
 TEST(JobRequest, TheGraceOfAStopIsTheJobsOwnOrATimeThatMakesSense) {
   v1::StopReq stop;
   EXPECT_EQ(*grace_of(stop), std::nullopt);
