@@ -241,6 +241,20 @@ void ControlService::stop_job(const Caller& caller,
   finish({});
 }
 
+// A second stop of a job of many nodes is no harder than the first.
+void ControlService::stop_once(const Caller& caller,
+                               const v1::StopReq& request,
+                               v1::Job* job,
+                               const Finish& finish) {
+  const auto found = job_for(caller, request.job(), Deed::kControl);
+  if (!found || request.kill() || !parts_.jobs.is_asked_to_stop(**found))
+    return stop_job(caller, request, job, finish);
+  finish(Error(ErrorCode::kAgentRefused,
+               "job '" + (*found)->job_id() +
+                   "' is stopping already: nothing was done, since another stop kills its workers",
+               "wait for its grace, or ask for SIGKILL"));
+}
+
 grpc::ServerUnaryReactor* ControlService::SignalJob(Context* context,
                                                     const v1::SignalReq* request,
                                                     v1::Job* job) {

@@ -74,6 +74,12 @@ class ControlService final : public v1::Control::CallbackService {
                 const v1::StopReq& request,
                 v1::Job* job,
                 const Finish& finish);
+  // The same, but without `kill` a job that was asked to stop is left alone: another stop would be a SIGKILL. Errors also
+  // kAgentRefused: that.
+  void stop_once(const Caller& caller,
+                 const v1::StopReq& request,
+                 v1::Job* job,
+                 const Finish& finish);
   [[nodiscard]] Result<void> drain_node(const Caller& caller, const v1::NodeReq& request);
   struct DiagnosisTaker {
     std::function<void(v1::DiagChunk)> take;

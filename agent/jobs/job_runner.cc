@@ -421,6 +421,11 @@ void JobRunner::stop(const std::string& uuid, const supervisor::Stop& stop) {
   if (!was_stopping) on_change_(found->job());
 }
 
+bool JobRunner::is_asked_to_stop(const v1::Job& job) const {
+  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  return found != nullptr && !has_ended(found->job()) && found->record.asked_to_stop();
+}
+
 void JobRunner::order_stop(Entry& entry) {
   entry.shim.request(stop_of(entry.record));
   limit_stop(entry);

@@ -104,6 +104,8 @@ class JobRunner {
   // Nothing when the job has ended. The second time it means SIGKILL. A grace counts when it is shorter than the job's own.
   // The stop is on the disk before the shim hears of it: should this agent end in between, the next one tells the shim.
   void stop(const std::string& uuid, const supervisor::Stop& stop);
+  // Whether another stop would mean SIGKILL. False when it has ended.
+  [[nodiscard]] bool is_asked_to_stop(const v1::Job& job) const;
   void dump_stacks(const std::string& uuid);
   // Sends `signal` to the workers. Errors  kJobUnknown.
   [[nodiscard]] Result<void> signal(const std::string& uuid, int signal);

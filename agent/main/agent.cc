@@ -276,11 +276,11 @@ class Agent {
         {.collect = [this](auto done) { collect_dashboard(std::move(done)); },
          .read_log =
              [this](const auto& question, auto done) {
-               read_log(question, *jobs_, parts(), files_, std::move(done));
+               read_log(question, *jobs_, parts(), logs_, std::move(done));
              },
          .deeds = {DashboardDeed::kStop, DashboardDeed::kDrain, DashboardDeed::kStacks},
          .act = [this](const auto& action,
-                       auto done) { carry_out(action, *control_, std::move(done)); }});
+                       auto done) { carry_out(action, *control_, loop_, std::move(done)); }});
     if (!serving) return std::move(serving).error();
     dashboard_ = *std::move(serving);
     const std::string& folder = config_.runtime_dir;
@@ -583,6 +583,7 @@ class Agent {
   TicketBook tickets_{clock_};
   UserDirectory users_{loop_};
   FileReaders files_{loop_};
+  DashboardLogs logs_{loop_, files_};
   RefusalLog refusals_{clock_};
   CertificateExpiry expiry_;
   UniqueFd lock_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <optional>
 
 #include <fcntl.h>
@@ -173,21 +172,19 @@ void add_jobs(DashboardState& shown,
 void read_log(const LogQuestion& question,
               const JobRunner& jobs,
               const NodeJobs* parts,
-              FileReaders& files,
+              DashboardLogs& logs,
               std::function<void(LogTail)> done) {
   auto source = source_of(question, jobs, parts);
   if (!source) return done({.notice = "this rank does not run on this node: ask its own agent"});
-  // What the thread uses is its own: nobody waits for it.
   const uid_t owner = source->owner;
-  const auto tail = std::make_shared<LogTail>();
-  files.add(
+  logs.read(
       owner,
-      [tail, source = *std::move(source), most = question.bytes] {
+      [source = *std::move(source), most = question.bytes] {
         const UniqueFd file = LogReader(source).open_newest();
-        *tail = file ? supervisor::log_tail_of(file.get(), most)
-                     : LogTail{.notice = "nothing was written yet"};
+        return file ? supervisor::log_tail_of(file.get(), most)
+                    : LogTail{.notice = "nothing was written yet"};
       },
-      [tail, done = std::move(done)] { done(*tail); });
+      std::move(done));
 }
 
 Result<void> write_dashboard_url(const std::string& path, const std::string& url) {

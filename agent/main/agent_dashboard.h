@@ -10,8 +10,8 @@
 #include <string>
 
 #include "agent/coordinator/state/state.h"
-#include "agent/files/file_readers.h"
 #include "agent/jobs/job_runner.h"
+#include "agent/main/dashboard_logs.h"
 #include "agent/parts/node_jobs.h"
 #include "runtime/supervisor/dashboard/dashboard_server.h"
 
@@ -32,11 +32,12 @@ void add_jobs(supervisor::DashboardState& shown,
               const JobRunner& jobs,
               TimePoint now);
 
-// The end of the output of a worker of this node; `parts`: nullptr where there are none. Read in the turn of the job's user.
+// The end of the output of a worker of this node; `parts`: nullptr where there are none. Read in the turn of the job's user,
+// for as long as `logs` has patience.
 void read_log(const supervisor::LogQuestion& question,
               const JobRunner& jobs,
               const NodeJobs* parts,
-              FileReaders& files,
+              DashboardLogs& logs,
               std::function<void(supervisor::LogTail)> done);
 
 // Writes the address with its token where the agent's own user alone may read it. Errors  kFileIo.

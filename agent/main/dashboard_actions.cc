@@ -6,6 +6,7 @@
 
 #include "agent/jobs/diagnosis.h"
 #include "agent/jobs/job_state.h"
+#include "agent/main/timed_answer.h"
 
 namespace accel::agent {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 using supervisor::DashboardAction;
 using supervisor::DashboardDeed;
 using supervisor::DashboardOutcome;
-using TellOutcome = std::function<void(DashboardOutcome)>;
 
 constexpr std::size_t kMostStackText = 512 * 1024;  // bytes
 
@@ -27,14 +27,27 @@ DashboardOutcome failed(const Error& error) {
   return {.is_done = false, .text = std::move(text)};
 }
 
-void stop(const DashboardAction& action, ControlService& control, const TellOutcome& done) {
+void stop(const DashboardAction& action,
+          ControlService& control,
+          boost::asio::io_context& loop,
+          TellOutcome done) {
   v1::StopReq request;
   request.set_job(action.job);
+  request.set_kill(action.kill);
   const auto job = std::make_shared<v1::Job>();
-  control.stop_job(
-      operator_at(action.from), request, job.get(), [job, done](const Result<void>& stopped) {
-        if (!stopped) return done(failed(stopped.error()));
-        done({.text = "job " + job->job_id() + " is " + job_state_word(job->state())});
+  const auto answer = TimedAnswer<DashboardOutcome>::begin(
+      loop,
+      kActionPatience,
+      [] {
+        return DashboardOutcome{
+            .is_done = false,
+            .text = "nobody answered: it is not known whether the job was asked to stop"};
+      },
+      std::move(done));
+  control.stop_once(
+      operator_at(action.from), request, job.get(), [job, answer](const Result<void>& stopped) {
+        if (!stopped) return answer->give(failed(stopped.error()));
+        answer->give({.text = "job " + job->job_id() + " is " + job_state_word(job->state())});
       });
 }
 
@@ -48,7 +61,7 @@ DashboardOutcome drain(const DashboardAction& action, ControlService& control) {
 struct RankStacks {
   int rank = 0;
   std::string text;
-  std::shared_ptr<Diagnosis> here;  // has the next worker of this node
+  std::weak_ptr<Diagnosis> here;  // has the next worker of this node; its handlers keep us
 
   void take(const v1::DiagChunk& chunk) {
     const bool is_of_a_rank = chunk.title().find("rank ") != std::string::npos;
@@ -58,30 +71,9 @@ struct RankStacks {
   }
 };
 
-void take_stacks(const DashboardAction& action, ControlService& control, const TellOutcome& done) {
-  const auto stacks = std::make_shared<RankStacks>(RankStacks{.rank = action.rank});
-  control.diagnose_job(
-      operator_at(action.from),
-      action.job,
-      {.take =
-           [stacks](const v1::DiagChunk& chunk) {
-             stacks->take(chunk);
-             if (stacks->here) stacks->here->next();
-           },
-       .begin =
-           [stacks](const std::shared_ptr<Diagnosis>& here) {
-             stacks->here = here;
-             here->next();  // may be the last
-           },
-       .finish =
-           [stacks, done](const Result<void>& told) {
-             const auto last = std::exchange(stacks->here, nullptr);  // it kept `stacks`
-             if (!told) return done(failed(told.error()));
-             if (stacks->text.empty())
-               return done({.is_done = false,
-                            .text = "rank " + std::to_string(stacks->rank) + " does not run"});
-             done({.text = stacks->text});
-           }});
+DashboardOutcome outcome_of(const RankStacks& stacks, const std::string& otherwise) {
+  if (stacks.text.empty()) return {.is_done = false, .text = otherwise};
+  return {.text = stacks.text};
 }
 
 }  // namespace
@@ -92,14 +84,49 @@ bool is_about_rank(std::string_view title, int rank) {
          title.substr(at).starts_with("rank " + std::to_string(rank) + ", ");
 }
 
-void carry_out(const DashboardAction& action, ControlService& control, TellOutcome done) {
+ControlService::DiagnosisTaker taker_of_stacks(int rank,
+                                               boost::asio::io_context& loop,
+                                               std::chrono::milliseconds patience,
+                                               TellOutcome done) {
+  const auto stacks = std::make_shared<RankStacks>(RankStacks{.rank = rank});
+  const std::string late =
+      "the stacks did not come within " + std::to_string(patience.count()) +
+      " ms: a file system of the job's user does not answer, or the agent of another node";
+  const auto answer = TimedAnswer<DashboardOutcome>::begin(
+      loop, patience, [stacks, late] { return outcome_of(*stacks, late); }, std::move(done));
+  return {.take =
+              [stacks, answer](const v1::DiagChunk& chunk) {
+                if (answer->is_over()) return;  // nobody wants the rest
+                stacks->take(chunk);
+                if (const auto here = stacks->here.lock()) here->next();
+              },
+          .begin =
+              [stacks](const std::shared_ptr<Diagnosis>& here) {
+                stacks->here = here;
+                here->next();
+              },
+          .finish =
+              [stacks, answer](const Result<void>& told) {
+                if (!told) return answer->give(failed(told.error()));
+                answer->give(
+                    outcome_of(*stacks, "rank " + std::to_string(stacks->rank) + " does not run"));
+              }};
+}
+
+void carry_out(const DashboardAction& action,
+               ControlService& control,
+               boost::asio::io_context& loop,
+               TellOutcome done) {
   switch (action.deed) {
     case DashboardDeed::kStop:
-      return stop(action, control, done);
+      return stop(action, control, loop, std::move(done));
     case DashboardDeed::kDrain:
       return done(drain(action, control));
     case DashboardDeed::kStacks:
-      return take_stacks(action, control, done);
+      return control.diagnose_job(
+          operator_at(action.from),
+          action.job,
+          taker_of_stacks(action.rank, loop, kActionPatience, std::move(done)));
   }
 }
 

@@ -125,6 +125,7 @@ void WatchService::hear(const supervisor::HostEvent& event) {
 }
 
 void WatchService::ask_to_stop() {
+  is_stop_asked_ = true;
   watch_.ask_to_stop(SteadyClock().now());
 }
 
@@ -150,8 +151,13 @@ void WatchService::act(const supervisor::DashboardAction& action, const TellOutc
   if (!handlers_.request || is_over_)
     return done({.is_done = false, .text = "the job does not run"});
   if (action.deed == DashboardDeed::kStacks) return take_stacks(action.rank, done);
-  handlers_.stop("an operator of the dashboard at " + action.from);
-  done({.text = "the job is asked to stop"});
+  // Another stop means SIGKILL.
+  if (is_stop_asked_ && !action.kill)
+    return done({.is_done = false, .text = "the job is stopping already: nothing was done"});
+  const std::string from = "an operator of the dashboard at " + action.from;
+  if (!is_stop_asked_) handlers_.stop(from);
+  if (action.kill) handlers_.stop(from);
+  done({.text = action.kill ? "the job is killed" : "the job is asked to stop"});
 }
 
 void WatchService::take_stacks(int rank, const TellOutcome& done) {

@@ -94,6 +94,7 @@ class WatchService {
   std::string metrics_at_;             // the address
   std::unique_ptr<CurveFeed> curves_;  // nullptr: it is not known where they are
   std::unique_ptr<supervisor::DashboardServer> dashboard_;
+  bool is_stop_asked_ = false;
   bool is_over_ = false;
 };
 

@@ -89,6 +89,7 @@ std::optional<DashboardAction> action_of(DashboardDeed deed, const HttpRequest& 
   if (deed == DashboardDeed::kDrain) return action;
   action.job = query_value(request.query, "job");
   if (action.job.empty()) return std::nullopt;
+  action.kill = deed == DashboardDeed::kStop && query_value(request.query, "kill") == "1";
   if (deed == DashboardDeed::kStop) return action;
   const auto rank = number_of<int>(query_value(request.query, "rank"));
   if (!rank || *rank < 0) return std::nullopt;

@@ -7,7 +7,7 @@
 //   GET /api/log?job=&rank=&...  yes   the end of a rank's output, JSON: {"text", "offset", "size", "notice"}
 //   GET /api/curves              yes   what the job's trackers have logged, JSON (dashboard_curves.h)
 //   GET /api/offers              yes   what this token may do, and whether there are curves, JSON: {"actions": ["stop", ...], "curves"}
-//   POST /api/stop?job=          operator's   JSON: {"is_done", "text"}; so do these:
+//   POST /api/stop?job=[&kill=1] operator's   JSON: {"is_done", "text"}; so do these. A job that is stopping needs the kill=1
 //   POST /api/drain              operator's
 //   POST /api/stacks?job=&rank=  operator's
 //
@@ -60,15 +60,16 @@ struct LogTail {
 };
 
 enum class DashboardDeed {
-  kStop,    // as `accel stop JOB`
+  kStop,    // as `accel stop JOB`, once: with `kill` as `accel stop --kill JOB`
   kDrain,   // as `accel drain` of the node that serves the page
   kStacks,  // as `accel diagnose JOB`
 };
 struct DashboardAction {
   DashboardDeed deed = DashboardDeed::kStop;
-  std::string job;   // of kStop and kStacks: its uuid where there is one, else its id
-  int rank = -1;     // of kStacks
-  std::string from;  // the caller's address, for whoever records it
+  std::string job;    // of kStop and kStacks: its uuid where there is one, else its id
+  int rank = -1;      // of kStacks
+  bool kill = false;  // of kStop: SIGKILL now
+  std::string from;   // the caller's address, for whoever records it
 };
 struct DashboardOutcome {
   bool is_done = true;

@@ -79,6 +79,7 @@ struct HttpServer::Core : std::enable_shared_from_this<Core> {
   Handler handler;
   const Options options;
   std::set<Connection*> streams;  // those that are open
+  std::set<Connection*> waiting;  // for their answers
   int num_open = 0;
   bool is_full = false;
   bool is_closed = false;
@@ -93,7 +94,7 @@ class HttpServer::Connection final : public HttpReply,
     ++core_->num_open;
     parser_.header_limit(kMaxRequest);
   }
-  ~Connection() override { core_->one_is_gone(); }
+  ~Connection() override { give_place_back(); }
 
   void begin() {
     // Of the connection as a whole: set again for a stream alone.
@@ -106,6 +107,10 @@ class HttpServer::Connection final : public HttpReply,
   }
 
   void answer(HttpAnswer answer) override {
+    if (std::exchange(is_answered_, true)) return;  // nobody is there
+    core_->waiting.erase(this);
+    stream_.expires_after(
+        core_->options.patience);  // of the write: who waited has waited without a limit
     response_.result(http::int_to_status(answer.status));
     response_.version(11);
     response_.set(http::field::content_type,
@@ -123,17 +128,20 @@ class HttpServer::Connection final : public HttpReply,
     serializer_.emplace(response_);
     http::async_write(
         stream_, *serializer_, [self = shared_from_this()](const error_code& error, std::size_t) {
-          if (!error) self->finish_answer();
+          if (error) return self->stream_.close();
+          self->finish_answer();
         });
   }
 
   void stream(std::function<void(bool)> on_over) override {
+    if (std::exchange(is_answered_, true)) return on_over(false);
+    core_->waiting.erase(this);
     on_over_ = std::move(on_over);
     core_->streams.insert(this);
     error_code ignored;
     stream_.socket().set_option(asio::socket_base::send_buffer_size(kStreamBuffer), ignored);
     stream_.expires_never();
-    watch_caller();
+    if (!is_reading_) watch_caller();
     write(
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n"
         "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n");
@@ -152,6 +160,13 @@ class HttpServer::Connection final : public HttpReply,
 
   // The server goes.
   void cut() { close_stream(false); }
+  // The caller has gone, or the server goes, before there was an answer.
+  void leave() {
+    is_answered_ = true;
+    core_->waiting.erase(this);
+    stream_.close();
+    give_place_back();
+  }
 
  private:
   void take(const error_code& error) {
@@ -179,6 +194,15 @@ class HttpServer::Connection final : public HttpReply,
                                .from = caller()};
     if (core_->is_closed) return;
     core_->handler(asked, shared_from_this());
+    if (is_answered_ || core_->is_closed) return;
+    core_->waiting.insert(this);
+    stream_.expires_never();
+    watch_caller();
+  }
+
+  // Once: whoever still holds this keeps nobody from connecting.
+  void give_place_back() {
+    if (std::exchange(has_place_, false)) core_->one_is_gone();
   }
 
   [[nodiscard]] std::string caller() const {
@@ -190,6 +214,13 @@ class HttpServer::Connection final : public HttpReply,
   void finish_answer() {
     error_code ignored;
     stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    is_sent_ = true;
+    if (is_reading_) return stream_.cancel();  // that read has no limit; its end begins the drain
+    begin_drain();
+  }
+
+  void begin_drain() {
+    stream_.expires_after(core_->options.patience);
     drain();
   }
 
@@ -202,16 +233,25 @@ class HttpServer::Connection final : public HttpReply,
                             });
   }
 
-  // Nothing more is asked of a stream; its end is.
+  // Nothing more is asked, and bytes that come are of no use; the caller's end is. One read at a time.
   void watch_caller() {
     buffer_.clear();
+    is_reading_ = true;
     stream_.async_read_some(buffer_.prepare(kMaxRequest / 2),
                             [self = shared_from_this()](const error_code& error, std::size_t) {
-                              // Closed here: a write that took too long says so itself.
-                              if (error == asio::error::operation_aborted) return;
-                              if (error) return self->close_stream(is_slowness(error));
-                              self->watch_caller();
+                              self->is_reading_ = false;
+                              self->hear_caller(error);
                             });
+  }
+
+  void hear_caller(const error_code& error) {
+    if (is_sent_) return begin_drain();
+    const bool is_streaming = static_cast<bool>(on_over_);
+    if (is_answered_ && !is_streaming) return;  // the write under way drains when it is done
+    if (!error) return watch_caller();
+    if (!is_streaming) return leave();
+    // Closed here: a write that took too long says so itself.
+    if (error != asio::error::operation_aborted) close_stream(is_slowness(error));
   }
 
   void write_next() {
@@ -247,6 +287,10 @@ class HttpServer::Connection final : public HttpReply,
   }
 
   std::shared_ptr<Core> core_;
+  bool has_place_ = true;     // among most_connections
+  bool is_answered_ = false;  // or a stream, or nobody is there
+  bool is_sent_ = false;      // the whole answer
+  bool is_reading_ = false;   // watch_caller()
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kMaxRequest};
   http::request_parser<http::empty_body> parser_;
@@ -318,6 +362,7 @@ HttpServer::~HttpServer() {
   core_->listener.close(ignored);
   const auto streams = std::exchange(core_->streams, {});
   for (Connection* stream : streams) stream->cut();
+  for (Connection* caller : std::set(core_->waiting)) caller->leave();
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& loop,

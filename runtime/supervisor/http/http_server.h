@@ -1,8 +1,12 @@
 // HttpServer: answers GET and HEAD, and POST where that is asked for, over plain HTTP, with a page or with a stream of events.
 //
-//   accepted --a whole header--> asked --answer()--> answered --the caller is gone--> closed
-//       |                          '----stream()--> streaming --the caller is gone, or reads too slowly--> closed
-//       '------------- `patience` after it was accepted, unless it streams ----------------------------------^
+//   accepted --a whole header--> asked --answer()--> answered --the caller is gone, or `patience`--> closed
+//       |                         |'----stream()--> streaming --the caller is gone, or reads too slowly--> closed
+//       |                         '-- the caller is gone, with its answer still to come ----------------------^
+//       '------------- `patience` after it was accepted ------------------------------------------------------^
+//
+// An answer may take its time, which is the handler's to bound. A caller that closes its side has gone: nobody is answered, and
+// its place is another one's.
 //
 //   request                                            answer
 //   GET, HEAD; with `takes_post` POST                  the handler's
@@ -60,7 +64,7 @@ struct HttpAnswer {
 // Text of the status with a newline: "Not Found\n".
 [[nodiscard]] HttpAnswer http_refusal(unsigned status);
 
-// Where an answer goes. Answer or stream, once; a handler may keep it and do so later.
+// Where an answer goes. Answer or stream, once; a handler may keep it and do so later. To a caller that has gone nothing is sent.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;

@@ -39,6 +39,7 @@ spec.loader.exec_module(cluster)
 WORKER = BUILD / "tests/fault_worker"
 ADDRESS = re.compile(r"http://\S+/#token=[0-9a-f]{32,}")
 WAITS = "exec sleep 1000"
+STUBBORN = "trap : TERM; echo ready; while :; do sleep 1; done"
 HOSTILE = "<b id=evil>bold</b><script>document.title='owned'</script>"
 
 
@@ -162,6 +163,16 @@ class Launcher(DashboardTest):
         self.assertEqual((status, json.loads(body)), (200, {"is_done": True, "text": "the job is asked to stop"}))
         self.assertEqual(launcher.wait(), 143)
         self.assertRegex(launcher.text(), r"an operator of the dashboard at 127\.0\.0\.1:\d+ stops the job")
+
+    def test_a_job_that_is_stopping_is_killed_when_that_is_said_alone(self):
+        launcher = self.start(1, "trap '' TERM; echo ready", "--stop_grace", "3600")
+        job = self.state()["jobs"][0]["id"]
+        eventually(lambda: "ready" in self.request(f"/api/log?job={job}&rank=0")[1], "the trap")
+        stopped, again, killed = (json.loads(self.act(f"/api/stop?job={job}{how}")[1]) for how in ("", "", "&kill=1"))
+        self.assertTrue(stopped["is_done"], stopped)
+        self.assertEqual(again, {"is_done": False, "text": "the job is stopping already: nothing was done"})
+        self.assertEqual(killed, {"is_done": True, "text": "the job is killed"})
+        launcher.wait()
 
     def test_an_operator_sees_what_a_rank_waits_for(self):
         self.start(2, WAITS)
@@ -317,6 +328,30 @@ class OfAnAgent(AgentDashboardTest):
         self.wait_for_text("audit: stop long for an operator of the dashboard at 127.0.0.1:")
         self.assertFalse(self.act("/api/stop?job=nobodys")["is_done"])
 
+    def test_a_job_that_is_stopping_is_killed_when_that_is_said_alone(self):
+        done = self.accel("run", "--detach", "--name", "stubborn", "--stop-grace", 3600, "--", "/bin/sh", "-c", STUBBORN)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        uuid = eventually(lambda: self.shown("stubborn"), "the job")["uuid"]
+        eventually(lambda: "ready" in self.request(f"/api/log?job={uuid}&rank=0")[1], "the trap")
+        self.assertTrue(self.act(f"/api/stop?job={uuid}")["is_done"])
+        again = self.act(f"/api/stop?job={uuid}")
+        self.assertFalse(again["is_done"], again)
+        self.assertIn("'stubborn' is stopping already: nothing was done", again["text"])
+        self.assertEqual(self.shown("stubborn")["state"], "stopping")
+        self.assertNotIn("audit: stop stubborn (kill)", self.agent.text())
+        self.assertTrue(self.act(f"/api/stop?job={uuid}&kill=1")["is_done"])
+        eventually(lambda: self.shown("stubborn")["state"] == "cancelled", "the end")
+        self.wait_for_text("audit: stop stubborn (kill) for an operator of the dashboard at 127.0.0.1:")
+
+    def test_no_job_is_named_as_the_uuid_of_another(self):
+        self.start("first", 1, "/bin/sh", "-c", WAITS)
+        uuid = self.shown("first")["uuid"]
+        refused = self.accel("run", "--detach", "--name", uuid, "--", "/bin/true")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("has the form of a job's uuid", refused.stderr)
+        self.accel("stop", "--kill", uuid)
+        eventually(lambda: self.shown("first")["state"] == "cancelled", "the end")
+
     def test_an_operator_takes_the_stacks_of_one_rank(self):
         self.start("stuck", 2, "/bin/sh", "-c", WAITS)
         uuid = self.shown("stuck")["uuid"]
@@ -453,6 +488,23 @@ class AgentInBrowser(Browser, AgentDashboardTest):
         self.assertEqual(browser.find_elements(By.ID, "evil"), [])
         for action in ("stop", "stacks", "drain"):
             self.assertFalse(browser.find_element(By.ID, action).is_displayed())
+        self.check_console()
+
+    def test_an_operator_who_stops_a_job_again_is_asked_whether_to_kill_it(self):
+        done = self.accel("run", "--detach", "--name", "stubborn", "--stop-grace", 3600, "--", "/bin/sh", "-c", STUBBORN)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.open(self.operator_url)
+        self.wait(lambda _: "ready" in self.texts("#log")[0])
+        self.click("stop")
+        self.assertIn("Its workers are asked to end", self.texts("#confirm-text")[0])
+        self.click("confirm-yes")
+        self.wait(lambda _: self.texts("#outcome-text") == ["job stubborn is stopping"])
+        self.wait(lambda _: self.texts("#stop") == ["Kill stubborn"])
+        self.click("stop")
+        self.assertIn("Its workers get SIGKILL now", self.texts("#confirm-text")[0])
+        self.click("confirm-yes")
+        self.wait(lambda _: self.texts("#jobs td")[2] == "cancelled")
+        self.wait_for_text("audit: stop stubborn (kill) for an operator of the dashboard at 127.0.0.1:")
         self.check_console()
 
     def test_an_operator_confirms_each_action_and_sees_its_outcome(self):

@@ -53,8 +53,9 @@ function keep(parent, items, keyOf, make, update) {
 const seconds = (value) => value >= 100 ? value.toFixed(0) + " s" : value >= 1 ? value.toFixed(2) + " s" : (value * 1000).toFixed(1) + " ms";
 const clock = (wall) => new Date(wall * 1000).toLocaleTimeString([], {hour12: false});
 const keyOfJob = (job) => job.uuid || job.id;
+const hasEnded = (job) => ["succeeded", "failed", "cancelled", "ended"].includes(job.state);
 // A process on another node has no number here.
-const runs = (job, rank) => rank.pid > 0 || (!rank.end && ["running", "stopping"].includes(job.state));
+const runs = (job, rank) => rank.pid > 0 || (!rank.end && ["running", "stopping", "suspended"].includes(job.state));
 const chosenJob = () => page.state?.jobs.find((job) => keyOfJob(job) === page.job);
 
 function productive(job) {
@@ -347,9 +348,10 @@ function picture(panel, xLabel) {
 
 const DEEDS = {
   stop: {
-    name: (job) => `Stop ${job.id}`,
-    ask: (job) => `Stop job ${job.id}? Its workers are asked to end, and killed after its grace.`,
-    can: (job) => ["pending", "running", "stopping"].includes(job?.state),
+    name: (job) => job.state === "stopping" ? `Kill ${job.id}` : `Stop ${job.id}`,
+    ask: (job) => job.state === "stopping" ? `Kill job ${job.id}? It is stopping already. Its workers get SIGKILL now, and save nothing more.`
+                                           : `Stop job ${job.id}? Its workers are asked to end, and killed after its grace.`,
+    can: (job) => job && !hasEnded(job),
   },
   drain: {
     name: () => `Drain ${page.state.node}`,
@@ -384,7 +386,9 @@ function showActions(job) {
 function confirmFirst(deed) {
   const job = chosenJob();
   if (deed !== "drain" && !job) return;
-  page.wanted = {deed, name: DEEDS[deed].name(job), where: new URLSearchParams(deed === "drain" ? {} : {job: page.job, rank: page.rank})};
+  const where = new URLSearchParams(deed === "drain" ? {} : {job: page.job, rank: page.rank});
+  if (deed === "stop" && job.state === "stopping") where.set("kill", "1");
+  page.wanted = {deed, name: DEEDS[deed].name(job), where};
   setText(find("confirm-text"), DEEDS[deed].ask(job));
   setText(find("confirm-yes"), page.wanted.name);
   find("confirm").showModal();

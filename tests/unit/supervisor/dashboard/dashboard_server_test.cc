@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -33,8 +34,11 @@ class DashboardServerTest : public ::testing::Test {
         {boost::asio::ip::address_v4::loopback(), 0},
         {.viewers = kToken, .operators = kOperatorToken},
         {.collect = [this](const auto& done) { done(state_); },
-         .read_log = [](const LogQuestion& question,
-                        const auto& done) { done({.text = "of " + question.job}); },
+         .read_log =
+             [this](const LogQuestion& question, const auto& done) {
+               if (question.job == "hangs") return hung_.push_back(done);
+               done({.text = "of " + question.job});
+             },
          .read_curves = [this](const auto& done) { done(curves_); },
          .deeds = {DashboardDeed::kStop, DashboardDeed::kStacks},
          .act =
@@ -103,6 +107,7 @@ class DashboardServerTest : public ::testing::Test {
   DashboardState state_;
   DashboardCurves curves_;
   std::vector<DashboardAction> actions_;
+  std::vector<std::function<void(LogTail)>> hung_;  // answers that are awaited
   std::unique_ptr<DashboardServer> server_;
 };
 
@@ -218,11 +223,68 @@ TEST_F(DashboardServerTest, AnOperatorActsAndHearsWhatCameOfIt) {
   ASSERT_EQ(actions_.size(), 2u);
   EXPECT_EQ(actions_[0].deed, DashboardDeed::kStop);
   EXPECT_EQ(actions_[0].job, "a/b");
+  EXPECT_FALSE(actions_[0].kill);
   EXPECT_THAT(actions_[0].from, StartsWith("127.0.0.1:"));
   EXPECT_EQ(actions_[1].deed, DashboardDeed::kStacks);
   EXPECT_EQ(actions_[1].rank, 3);
   EXPECT_THAT(get("/api/offers", with_token(kOperatorToken)),
               HasSubstr(R"({"actions":["stop","stacks"],"curves":true})"));
+}
+
+TEST_F(DashboardServerTest, AKillIsAStopThatSaysSo) {
+  serve();
+  for (const char* query : {"&kill=1", "&kill=0", "&kill=", "&kill=11"})
+    EXPECT_THAT(post(std::string("/api/stop?job=a") + query, as_operator()),
+                StartsWith("HTTP/1.1 200"));
+
+  ASSERT_EQ(actions_.size(), 4u);
+  EXPECT_TRUE(actions_[0].kill);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_FALSE(actions_[i].kill) << i;
+}
+
+// The patience is of what a caller sends and takes: an answer has as long as its handler gives it.
+TEST_F(DashboardServerTest, AnAnswerThatTakesItsTimeIsGivenWhateverTheCallerSendsMeanwhile) {
+  serve(50ms);
+  const UniqueFd fd = ask("/api/log?job=hangs&rank=0", with_token() + "\r\nGET / HTTP/1.1\r\n");
+  ASSERT_TRUE(run_until([&] { return hung_.size() == 1; }));
+  boost::asio::steady_timer later(loop_, 100ms);
+  bool is_later = false;
+  later.async_wait([&](const auto&) { is_later = true; });
+  ASSERT_TRUE(run_until([&] { return is_later; }));
+  ASSERT_EQ(::send(fd.get(), "more", 4, MSG_NOSIGNAL), 4);
+
+  hung_[0]({.text = "at last"});
+
+  std::string text;
+  EXPECT_TRUE(run_until([&] { return read_some(fd, text); })) << text;
+  EXPECT_THAT(text, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr(R"("text":"at last")")));
+}
+
+// Answers that did not come held all places, and the page accepted nobody.
+TEST_F(DashboardServerTest, CallersThatGaveUpLeaveTheirPlacesToOthers) {
+  serve();
+  constexpr std::size_t kMost = DashboardServer::kMaxConnections;
+  {
+    std::vector<UniqueFd> callers;
+    for (std::size_t i = 0; i < kMost; ++i)
+      callers.push_back(ask("/api/log?job=hangs&rank=0", with_token()));
+    ASSERT_TRUE(run_until([&] { return hung_.size() == kMost; }));
+  }
+  EXPECT_THAT(get("/api/state", with_token()), StartsWith("HTTP/1.1 200"));
+  for (const auto& done : hung_) done({.text = "nobody is there"});
+}
+
+TEST_F(DashboardServerTest, AServerThatGoesWaitsForNoAnswer) {
+  serve();
+  const UniqueFd fd = ask("/api/log?job=hangs&rank=0", with_token());
+  ASSERT_TRUE(run_until([&] { return hung_.size() == 1; }));
+
+  server_.reset();
+
+  std::string text;
+  EXPECT_TRUE(run_until([&] { return read_some(fd, text); }));
+  EXPECT_EQ(text, "");
+  hung_[0]({.text = "nobody is there"});
 }
 
 TEST_F(DashboardServerTest, AViewerReadsAlone) {
