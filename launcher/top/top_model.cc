@@ -126,7 +126,10 @@ TopOrder answer(TopModel& model, const TopPress& pressed) {
   const std::string uuid = std::exchange(model.asked, "");
   const bool is_letter = pressed.key == TopKey::kLetter;
   const bool is_yes = is_letter && pressed.letter == 'y';
-  if (is_yes && !model.asks_for_kill) return {TopOrder::Kind::kStop, uuid};
+  if (is_yes && !model.asks_for_kill) {
+    model.asked_to_stop.insert(uuid);
+    return {TopOrder::Kind::kStop, uuid};
+  }
   if (is_yes || (is_letter && pressed.letter == 'K')) return {TopOrder::Kind::kKill, uuid};
   model.message = "not stopped";
   return {};
@@ -154,7 +157,7 @@ TopOrder order_of(TopModel& model, char letter) {
       if (job == nullptr) return {};
       if (job->exit_code) model.message = "that job has ended";
       if (!job->exit_code) model.asked = uuid;
-      model.asks_for_kill = job->state == "stopping";
+      model.asks_for_kill = job->state == "stopping" || model.asked_to_stop.contains(uuid);
       return {};
     case 's':
       next_sort(model, 1);
@@ -229,6 +232,10 @@ void take_jobs(TopModel& model, std::vector<TopJob> jobs) {
   const auto now = shown_jobs(model);
   const bool is_shown = std::ranges::find(now, model.selected, &TopJob::uuid) != now.end();
   if (!is_shown && !now.empty()) model.selected = now[std::min(row, now.size() - 1)]->uuid;
+}
+
+void take_failed_stop(TopModel& model, const std::string& uuid) {
+  model.asked_to_stop.erase(uuid);
 }
 
 bool open_job(TopModel& model, const std::string& named) {

@@ -1,7 +1,7 @@
 // TopModel: what `accel top` knows and what the person who looks at it has chosen; no terminal, no agent.
 //
 //   jobs --Enter--> ranks of one job --Esc--> jobs
-//     '--k--> asks whether --y--> stop (K: SIGKILL at once; of a job that stops already both are that)
+//     '--k--> asks whether --y--> stop (K: SIGKILL at once; of a job that stops, or was asked to, both are that)
 //     '--/--> a filter is typed --Enter, Esc--> jobs
 //   any page --?--> the keys --any key--> that page
 //
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,7 +77,9 @@ struct TopModel {
   std::size_t first_row = 0;   // that is seen, of the ranks
   std::string asked;           // uuid of the job that is to be stopped, if the answer is yes
   bool asks_for_kill = false;  // it stops already: a second stop means SIGKILL
-  std::string message;         // what became of the last order
+  // uuids of those it was asked for, unless it is known that it did not reach them (take_failed_stop())
+  std::set<std::string> asked_to_stop;
+  std::string message;  // what became of the last order
 };
 
 // The jobs that the filter leaves, in their order.
@@ -88,6 +91,9 @@ struct TopModel {
 
 // The jobs as they are now. A selection that is no longer shown goes to the job that has its row.
 void take_jobs(TopModel& model, std::vector<TopJob> jobs);
+
+// A stop of the job came to nothing for sure: it may be asked to stop again.
+void take_failed_stop(TopModel& model, const std::string& uuid);
 
 // Shows the ranks of the job with this id or uuid. False: there is none.
 [[nodiscard]] bool open_job(TopModel& model, const std::string& named);

@@ -146,6 +146,7 @@ class TopSession {
     for (TopNews& news : feed_.take()) {
       heard_at_ = SteadyClock().now();
       if (!news.message.empty()) model_.message = std::move(news.message);
+      if (!news.not_stopped.empty()) take_failed_stop(model_, news.not_stopped);
       if (news.failure && !model_.has_answer) {
         failure_ = std::move(news.failure);
         return;

@@ -9,6 +9,7 @@
 
 #include "agent/jobs/job_state.h"
 #include "launcher/cluster/agents/alive_workers.h"
+#include "launcher/cluster/agents/failed_stop.h"
 #include "launcher/cluster/agents/job_list.h"
 #include "runtime/clock.h"
 #include "runtime/supervisor/spawn/exit_report.h"
@@ -59,6 +60,13 @@ TopJob top_job(const v1::Job& job, std::int64_t now_seconds) {
   for (const v1::Worker& worker : job.workers()) top.ranks.push_back(rank_of(worker));
   for (const v1::JobNode& node : job.nodes()) top.nodes.push_back(node_text(node));
   return top;
+}
+
+TopNews news_of(const FailedStop& failed, const TopOrder& order) {
+  TopNews news;
+  news.message = failed.message;
+  if (failed.is_known) news.not_stopped = order.uuid;
+  return news;
 }
 
 }  // namespace
@@ -153,16 +161,13 @@ TopNews TopFeed::carry_out(const TopOrder& order) {
   request.set_job(order.uuid);
   request.set_kill(order.kind == TopOrder::Kind::kKill);
   auto call = client_.begin();
-  if (!call)
-    return {.answer = {}, .failure = {}, .message = "not stopped: " + call.error().message()};
+  if (!call) return news_of({.message = "not stopped: " + call.error().message()}, order);
   v1::Job job;
   begin_call(call->context.get());
   const grpc::Status status = call->stub->StopJob(call->context.get(), request, &job);
   begin_call(nullptr);
   if (!status.ok())
-    return {.answer = {},
-            .failure = {},
-            .message = "not stopped: " + client_.to_error(status).message()};
+    return news_of(failed_stop(status.error_code(), client_.to_error(status).message()), order);
   const std::string deed = request.kill() ? "killed with SIGKILL: " : "asked to stop: ";
   return {.answer = {},
           .failure = {},

@@ -41,6 +41,7 @@ struct TopNews {
   std::optional<TopAnswer> answer;
   std::optional<Error> failure;  // why there is none
   std::string message;           // what became of an order
+  std::string not_stopped = {};  // uuid of a job whose order came to nothing for sure
 };
 
 class TopFeed {

@@ -194,6 +194,22 @@ TEST(TopModel, AYesForAJobThatStopsAlreadyIsAKillAndSaysSo) {
   EXPECT_EQ(type(model, "y").kind, TopOrder::Kind::kStop);
 }
 
+// Whether it was stopped may not be known: the list may be old.
+TEST(TopModel, AJobThatWasAskedToStopIsKilledAfterAnotherQuestionAlone) {
+  TopModel model = model_of({job_named("a")});
+  type(model, "k");
+  EXPECT_EQ(type(model, "y").kind, TopOrder::Kind::kStop);
+
+  type(model, "k");
+  EXPECT_TRUE(model.asks_for_kill);
+  EXPECT_EQ(type(model, "n").kind, TopOrder::Kind::kNone);
+
+  take_failed_stop(model, "uuid-a");
+  type(model, "k");
+  EXPECT_FALSE(model.asks_for_kill);
+  EXPECT_EQ(type(model, "y").kind, TopOrder::Kind::kStop);
+}
+
 TEST(TopModel, AJobThatHasEndedIsNotAskedFor) {
   TopModel model = model_of({job_named("a", "failed")});
 
