@@ -3,8 +3,13 @@
 #include "agent/main/dashboard_actions.h"
 
 #include <future>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
 #include <gmock/gmock.h>
 #include <unistd.h>
 

@@ -3,7 +3,10 @@
 #include "agent/main/dashboard_logs.h"
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <future>
+#include <memory>
 #include <string>
 #include <vector>
 
