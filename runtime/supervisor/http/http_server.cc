@@ -126,11 +126,7 @@ class HttpServer::Connection final : public HttpReply,
     response_.prepare_payload();
     if (parser_.get().method() == http::verb::head) response_.body().clear();
     serializer_.emplace(response_);
-    http::async_write(
-        stream_, *serializer_, [self = shared_from_this()](const error_code& error, std::size_t) {
-          if (error) return self->stream_.close();
-          self->finish_answer();
-        });
+    write_answer();
   }
 
   void stream(std::function<void(bool)> on_over) override {
@@ -209,6 +205,17 @@ class HttpServer::Connection final : public HttpReply,
     error_code is_gone;
     const auto remote = stream_.socket().remote_endpoint(is_gone);
     return is_gone ? "" : endpoint_text(remote.address().to_string(), remote.port());
+  }
+
+  // A part, as much as the caller takes now; the next one has its own time.
+  void write_answer() {
+    http::async_write_some(
+        stream_, *serializer_, [self = shared_from_this()](const error_code& error, std::size_t) {
+          if (error) return self->stream_.close();
+          if (self->serializer_->is_done()) return self->finish_answer();
+          self->stream_.expires_after(self->core_->options.patience);
+          self->write_answer();
+        });
   }
 
   void finish_answer() {

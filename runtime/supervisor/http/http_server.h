@@ -1,6 +1,6 @@
 // HttpServer: answers GET and HEAD, and POST where that is asked for, over plain HTTP, with a page or with a stream of events.
 //
-//   accepted --a whole header--> asked --answer()--> answered --the caller is gone, or `patience`--> closed
+//   accepted --a whole header--> asked --answer()--> answered --the caller is gone, or `patience` without a part that it takes--> closed
 //       |                         |'----stream()--> streaming --the caller is gone, or reads too slowly--> closed
 //       |                         '-- the caller is gone, with its answer still to come ----------------------^
 //       '------------- `patience` after it was accepted ------------------------------------------------------^
