@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -11,11 +12,12 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/curves/event_records.h"
+#include "launcher/curves/tracking_file.h"
 #include "runtime/printable.h"
 #include "runtime/text/csv_row.h"
 #include "runtime/text/folder_names.h"
+#include "runtime/text/joined.h"
 #include "runtime/text/number_text.h"
-#include "runtime/text/text_file.h"
 
 namespace accel::launcher {
 namespace {
@@ -172,13 +174,10 @@ Error run_error(const std::string& message, const std::string& remedy) {
   return Error(ErrorCode::kFileIo, message, remedy);
 }
 
-Result<void> add_file(RunLog& run, const fs::path& path, LogKind kind, std::size_t most_bytes) {
-  const auto text = read_text_file(path.string(), most_bytes, "the tracking file");
-  if (!text) return run_error(text.error().message(), "name a file that a tracker writes");
-  if (kind == LogKind::kJsonLines) add_json_lines(run, *text);
-  if (kind == LogKind::kCsv) add_csv_rows(run, *text);
-  if (kind == LogKind::kEvents) add_events(run, *text);
-  return {};
+void add_text(RunLog& run, LogKind kind, std::string_view text) {
+  if (kind == LogKind::kJsonLines) add_json_lines(run, text);
+  if (kind == LogKind::kCsv) add_csv_rows(run, text);
+  if (kind == LogKind::kEvents) add_events(run, text);
 }
 
 // What is read of a folder: one file of lines, or all event files by name, which begins with their time.
@@ -202,11 +201,28 @@ FolderFiles tracked_files(const fs::path& folder, const std::vector<std::string>
   return files;
 }
 
-Result<void> add_folder(const fs::path& folder,
+// The files of one run.
+struct RunFiles {
+  std::string name;  // of the run
+  LogKind kind = LogKind::kNone;
+  std::vector<fs::path> paths;
+  bool is_named = false;  // by the user, who sees it also without numbers
+};
+
+fs::file_time_type last_write(const RunFiles& files) {
+  auto last = fs::file_time_type::min();
+  for (const fs::path& path : files.paths) {
+    std::error_code error;
+    const auto written = fs::last_write_time(path, error);
+    if (!error) last = std::max(last, written);
+  }
+  return last;
+}
+
+Result<void> find_below(const fs::path& folder,
                         bool wants_events,
                         int depth,
-                        std::size_t most_bytes,
-                        std::vector<RunLog>& runs) {
+                        std::vector<RunFiles>& found) {
   constexpr int kDeepest = 8;
   std::error_code error;
   const std::vector<std::string> names = names_in(folder, error);
@@ -216,12 +232,8 @@ Result<void> add_folder(const fs::path& folder,
         "check the path and its rights");
   const FolderFiles files = tracked_files(folder, names);
   if (files.kind != LogKind::kNone && (wants_events || files.kind != LogKind::kEvents)) {
-    RunLog run;
-    run.name = folder.string();
-    for (const std::string& name : files.names) {
-      if (auto added = add_file(run, folder / name, files.kind, most_bytes); !added) return added;
-    }
-    if (!run.empty()) runs.push_back(std::move(run));
+    RunFiles& run = found.emplace_back(RunFiles{.name = folder.string(), .kind = files.kind});
+    for (const std::string& name : files.names) run.paths.push_back(folder / name);
   }
   const bool has_lines = files.kind == LogKind::kJsonLines || files.kind == LogKind::kCsv;
   for (const std::string& name : names) {
@@ -229,25 +241,10 @@ Result<void> add_folder(const fs::path& folder,
     const fs::path inner = folder / name;
     const bool is_folder = fs::is_directory(fs::symlink_status(inner, ignored));
     if (!is_folder || depth == kDeepest) continue;
-    if (auto added = add_folder(inner, wants_events && !has_lines, depth + 1, most_bytes, runs);
-        !added)
-      return added;
+    if (auto below = find_below(inner, wants_events && !has_lines, depth + 1, found); !below)
+      return below;
   }
   return {};
-}
-
-Result<std::vector<RunLog>> runs_below(const std::string& path, std::size_t most_bytes) {
-  std::vector<RunLog> runs;
-  const bool has_slash = path.size() > 1 && path.ends_with('/');
-  const fs::path folder = has_slash ? fs::path(path).parent_path() : fs::path(path);
-  if (auto added = add_folder(folder, true, 0, most_bytes, runs); !added)
-    return std::move(added).error();
-  if (runs.empty())
-    return run_error("no numbers of a run in " + printable(path) + " or below",
-                     "name a folder with log.jsonl, log.csv or events.out.tfevents.* in it; "
-                     "docs/guides/tracking.md says how trackers write them");
-  std::ranges::sort(runs, {}, &RunLog::name);
-  return runs;
 }
 
 // "runs/a" of "runs/a/log.jsonl".
@@ -258,23 +255,129 @@ std::string name_of_file(const fs::path& path) {
   return says_nothing && path.has_parent_path() ? path.parent_path().string() : path.string();
 }
 
-}  // namespace
-
-Result<std::vector<RunLog>> read_runs(const std::string& path, std::size_t most_bytes) {
+Result<std::vector<RunFiles>> find_runs(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status))
     return run_error("there is no run " + printable(path),
                      "name a folder that a tracker writes into, or a file in it");
-  if (fs::is_directory(status)) return runs_below(path, most_bytes);
+  std::vector<RunFiles> found;
+  if (fs::is_directory(status)) {
+    const bool has_slash = path.size() > 1 && path.ends_with('/');
+    const fs::path folder = has_slash ? fs::path(path).parent_path() : fs::path(path);
+    if (auto walked = find_below(folder, true, 0, found); !walked) return std::move(walked).error();
+    return found;
+  }
   const LogKind kind = kind_of(fs::path(path).filename().string());
   if (!fs::is_regular_file(status) || kind == LogKind::kNone)
     return run_error(printable(path) + " is no tracking file",
                      "name a .jsonl, a .csv or an event file of TensorBoard");
-  RunLog run;
-  run.name = name_of_file(path);
-  if (auto added = add_file(run, path, kind, most_bytes); !added) return std::move(added).error();
-  return std::vector<RunLog>{std::move(run)};
+  found.push_back({.name = name_of_file(path), .kind = kind, .paths = {path}, .is_named = true});
+  return found;
+}
+
+Error no_numbers(const std::string& path) {
+  return run_error("no numbers of a run in " + printable(path) + " or below",
+                   "name a folder with log.jsonl, log.csv or events.out.tfevents.* in it; "
+                   "docs/guides/tracking.md says how trackers write them");
+}
+
+// What of a look is not there, for people.
+class LeftOut {
+ public:
+  void add_fault(const Error& error) {
+    if (num_faults_++ == 0) first_fault_ = error.message();
+  }
+  void add_file() { ++num_files_; }
+  void add_run() { ++num_runs_; }
+
+  [[nodiscard]] std::string notice(const RunLimits& limits) const {
+    std::vector<std::string> parts;
+    if (num_faults_ > 0) parts.push_back(first_fault_);
+    if (num_faults_ > 1) parts.push_back(std::to_string(num_faults_ - 1) + " more are not read");
+    if (num_files_ > 0)
+      parts.push_back(std::to_string(num_files_) +
+                      " older files are not read, for all have more than " +
+                      std::to_string(limits.total_bytes) + " bytes");
+    if (num_runs_ > 0)
+      parts.push_back("only the " + std::to_string(limits.runs) +
+                      " runs are read that were written last, not " + std::to_string(num_runs_) +
+                      " older ones");
+    return joined(parts, "; ");
+  }
+
+ private:
+  std::string first_fault_;
+  std::size_t num_faults_ = 0;
+  std::size_t num_files_ = 0;  // beyond the bytes of a look
+  std::size_t num_runs_ = 0;
+};
+
+// `bytes_left` of the look.
+RunLog read_run(const RunFiles& files,
+                const RunLimits& limits,
+                std::size_t& bytes_left,
+                LeftOut& left_out) {
+  RunLog run = {.name = files.name};
+  for (const fs::path& path : files.paths) {
+    std::error_code unknown;
+    const auto size = fs::file_size(path, unknown);
+    if (!unknown && size <= limits.file_bytes && size > bytes_left) {
+      left_out.add_file();
+      continue;
+    }
+    const auto text = read_tracking_file(path.string(), limits.file_bytes);
+    if (!text) {
+      left_out.add_fault(text.error());
+      continue;
+    }
+    bytes_left -= std::min(bytes_left, text->size());
+    add_text(run, files.kind, *text);
+  }
+  return run;
+}
+
+}  // namespace
+
+Result<std::vector<RunLog>> read_runs(const std::string& path, std::size_t most_bytes) {
+  const auto found = find_runs(path);
+  if (!found) return found.error();
+  std::vector<RunLog> runs;
+  for (const RunFiles& files : *found) {
+    RunLog run = {.name = files.name};
+    for (const fs::path& file : files.paths) {
+      const auto text = read_tracking_file(file.string(), most_bytes);
+      if (!text) return text.error();
+      add_text(run, files.kind, *text);
+    }
+    if (!run.empty() || files.is_named) runs.push_back(std::move(run));
+  }
+  if (runs.empty()) return no_numbers(path);
+  std::ranges::sort(runs, {}, &RunLog::name);
+  return runs;
+}
+
+NewestRuns read_newest_runs(const std::string& path, const RunLimits& limits) {
+  const auto found = find_runs(path);
+  if (!found) return {.notice = found.error().message()};
+  std::vector<std::pair<fs::file_time_type, const RunFiles*>> newest;
+  for (const RunFiles& files : *found) newest.emplace_back(last_write(files), &files);
+  std::ranges::stable_sort(newest, std::greater<>(), [](const auto& each) { return each.first; });
+  NewestRuns read;
+  LeftOut left_out;
+  std::size_t bytes_left = limits.total_bytes;
+  for (const auto& [written, files] : newest) {
+    if (read.runs.size() == limits.runs) {
+      left_out.add_run();
+      continue;
+    }
+    RunLog run = read_run(*files, limits, bytes_left, left_out);
+    if (!run.empty()) read.runs.push_back(std::move(run));
+  }
+  read.notice = left_out.notice(limits);
+  if (read.runs.empty() && read.notice.empty()) read.notice = no_numbers(path).message();
+  std::ranges::sort(read.runs, {}, &RunLog::name);
+  return read;
 }
 
 }  // namespace accel::launcher

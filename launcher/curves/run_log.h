@@ -44,4 +44,18 @@ struct RunLog {
 [[nodiscard]] Result<std::vector<RunLog>> read_runs(const std::string& path,
                                                     std::size_t most_bytes = kMostRunBytes);
 
+// Of one look at files that others write meanwhile.
+struct RunLimits {
+  std::size_t file_bytes = std::size_t{64} << 20;
+  std::size_t total_bytes = std::size_t{128} << 20;
+  std::size_t runs = 100;
+};
+struct NewestRuns {
+  std::vector<RunLog> runs;  // with numbers, sorted by name
+  std::string notice;        // what is not read, and why; empty: all is
+};
+// The same runs, those first that were written last. What would be an error of read_runs(), or is beyond a limit, is left out and
+// told in the notice.
+[[nodiscard]] NewestRuns read_newest_runs(const std::string& path, const RunLimits& limits);
+
 }  // namespace accel::launcher

@@ -2,12 +2,16 @@
 
 #include "launcher/curves/run_log.h"
 
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "launcher/curves/tracking_file.h"
 #include "tests/support/scratch_folder.h"
 
 namespace accel::launcher::run_log_test {
@@ -142,6 +146,65 @@ TEST(RunLog, SaysWhatIsNoRun) {
   EXPECT_THAT(message_of(folder.file("empty")), HasSubstr("no numbers of a run in"));
   EXPECT_THAT(message_of(folder.file("empty/notes.txt")), HasSubstr("is no tracking file"));
   EXPECT_THAT(message_of("/dev/null"), HasSubstr("is no tracking file"));
+}
+
+TEST(RunLog, ALargeFileIsAnErrorOfOneLookAndANoticeOfAnother) {
+  const test::ScratchFolder folder;
+  const std::string good = "{\"step\":1,\"loss\":1}\n";
+  folder.write("runs/a/log.jsonl", good + good);
+  folder.write("runs/b/log.jsonl", good);
+  const std::string path = folder.file("runs");
+
+  const auto all = read_runs(path, good.size());
+  ASSERT_FALSE(all);
+  EXPECT_THAT(all.error().message(), HasSubstr("a/log.jsonl has more than"));
+
+  const NewestRuns newest = read_newest_runs(path, {.file_bytes = good.size()});
+  ASSERT_EQ(newest.runs.size(), 1U);
+  EXPECT_EQ(newest.runs[0].name, folder.file("runs/b"));
+  EXPECT_THAT(newest.notice, HasSubstr("a/log.jsonl has more than"));
+}
+
+TEST(RunLog, WhatWasWrittenLastIsReadFirst) {
+  const test::ScratchFolder folder;
+  const std::string line = "{\"step\":1,\"loss\":1}\n";
+  const auto now = std::filesystem::file_time_type::clock::now();
+  for (int i = 0; i < 4; ++i) {
+    const std::string file = folder.write("runs/" + std::to_string(i) + "/log.jsonl", line);
+    std::filesystem::last_write_time(file, now - std::chrono::hours(i == 2 ? 0 : 10 - i));
+  }
+
+  const NewestRuns few = read_newest_runs(folder.file("runs"), {.runs = 2});
+  EXPECT_THAT(few.runs,
+              ElementsAre(Field(&RunLog::name, folder.file("runs/2")),
+                          Field(&RunLog::name, folder.file("runs/3"))));
+  EXPECT_THAT(few.notice, HasSubstr("only the 2 runs are read that were written last, not 2"));
+
+  const NewestRuns small = read_newest_runs(folder.file("runs"), {.total_bytes = 3 * line.size()});
+  EXPECT_EQ(small.runs.size(), 3U);
+  EXPECT_EQ(small.runs.front().name, folder.file("runs/1"));
+  EXPECT_THAT(small.notice, HasSubstr("1 older files are not read"));
+
+  EXPECT_THAT(read_newest_runs(folder.file("runs"), {}).notice, IsEmpty());
+}
+
+// Nobody writes to the pipe: to open it as usual would never end.
+TEST(RunLog, IsReadFromPlainFilesAlone) {
+  const test::ScratchFolder folder;
+  folder.write("runs/a/log.csv", "step,loss\n1,2\n");
+  const std::string pipe = folder.file("runs/a/log.jsonl");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", folder.file("runs/events.out.tfevents.1.h"));
+
+  EXPECT_THAT(only_run(folder.file("runs")).metrics,
+              ElementsAre(Pair("loss", ElementsAre(is_at(1, 2)))));
+  EXPECT_EQ(read_newest_runs(folder.file("runs"), {}).runs.size(), 1U);
+  EXPECT_THAT(message_of(pipe), HasSubstr("is no tracking file"));
+  for (const std::string& path : {pipe, std::string("/dev/zero")}) {
+    const auto text = read_tracking_file(path, 1000);
+    ASSERT_FALSE(text);
+    EXPECT_THAT(text.error().message(), HasSubstr("is no plain file"));
+  }
 }
 
 TEST(RunLog, ALineOfEndlessBracesIsNoTrouble) {
