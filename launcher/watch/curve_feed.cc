@@ -1,11 +1,7 @@
 #include "launcher/watch/curve_feed.h"
 
-#include <algorithm>
 #include <memory>
-#include <system_error>
 #include <utility>
-
-#include <boost/asio/post.hpp>
 
 #include "launcher/curves/panels.h"
 
@@ -25,48 +21,71 @@ DashboardCurve shown_curve(const Curve& curve, std::string run) {
   return shown;
 }
 
+// Adds what can be shown of the panel; false: no curve more fits into `points_left`.
+bool add_panel(DashboardCurves& shown,
+               const Panel& panel,
+               const std::vector<RunLog>& runs,
+               std::size_t& points_left) {
+  DashboardPanel made = {.metric = panel.metric};
+  bool fits = true;
+  for (const Curve& curve : panel.curves) {
+    DashboardCurve line = shown_curve(curve, runs[curve.run].name);
+    fits = line.points.size() <= points_left;
+    if (!fits) break;
+    points_left -= line.points.size();
+    made.curves.push_back(std::move(line));
+  }
+  if (!made.curves.empty()) shown.panels.push_back(std::move(made));
+  return fits;
+}
+
+void add_notice(DashboardCurves& shown, const std::string& text) {
+  if (!shown.notice.empty()) shown.notice += "; ";
+  shown.notice += text;
+}
+
 }  // namespace
 
-DashboardCurves curves_at(const std::string& path) {
-  const auto runs = read_runs(path, CurveFeed::kMostBytes);
-  if (!runs) return {.notice = runs.error().message()};
-  const auto panels = panels_of(*runs, {});
-  if (!panels) return {.notice = panels.error().message()};
-  DashboardCurves shown = {.x_label = panels->x_label};
+DashboardCurves curves_at(const std::string& path, const CurveLimits& limits) {
+  NewestRuns read = read_newest_runs(path, limits.runs);
+  DashboardCurves shown = {.notice = std::move(read.notice)};
+  if (read.runs.empty()) return shown;
+  const auto panels = panels_of(read.runs, {});
+  if (!panels) {
+    add_notice(shown, panels.error().message());
+    return shown;
+  }
+  shown.x_label = panels->x_label;
+  std::size_t points_left = limits.points;
   for (const Panel& panel : panels->panels) {
-    if (shown.panels.size() == CurveFeed::kMostPanels) {
-      shown.notice = "only " + std::to_string(CurveFeed::kMostPanels) + " of " +
-                     std::to_string(panels->panels.size()) + " metrics are shown";
-      break;
-    }
-    DashboardPanel& made = shown.panels.emplace_back(DashboardPanel{.metric = panel.metric});
-    for (const Curve& curve : panel.curves)
-      made.curves.push_back(shown_curve(curve, (*runs)[curve.run].name));
+    const bool is_beyond = shown.panels.size() == limits.panels;
+    if (!is_beyond && add_panel(shown, panel, read.runs, points_left)) continue;
+    add_notice(shown,
+               "only " + std::to_string(shown.panels.size()) + " of " +
+                   std::to_string(panels->panels.size()) + " metrics are shown" +
+                   (is_beyond ? "" : ", for their curves have too many points"));
+    break;
   }
   return shown;
 }
 
 CurveFeed::CurveFeed(boost::asio::io_context& loop, std::string path)
-    : loop_(loop), path_(std::move(path)) {}
-
-CurveFeed::~CurveFeed() {
-  if (reader_.joinable()) reader_.join();
-}
+    : path_(std::move(path)), reader_(loop) {}
 
 void CurveFeed::read(TellCurves done) {
+  const auto json_of_notice = [](const std::string& notice) {
+    return to_json(DashboardCurves{.notice = "the curves are not read: " + notice});
+  };
+  if (waiting_.size() >= kMostWaiting)
+    return done(json_of_notice("the file system has not answered those who asked before"));
   waiting_.push_back(std::move(done));
   if (waiting_.size() > 1) return;
-  if (reader_.joinable()) reader_.join();  // the one before, which has answered
-  const auto tell = [this](const DashboardCurves& curves) {
-    for (const TellCurves& each : std::exchange(waiting_, {})) each(curves);
-  };
-  try {
-    reader_ = std::thread([&loop = loop_, path = path_, tell] {
-      boost::asio::post(loop, [tell, curves = curves_at(path)] { tell(curves); });
-    });
-  } catch (const std::system_error& full) {
-    tell({.notice = std::string("no thread could be started to read them: ") + full.what()});
-  }
+  const auto json = std::make_shared<std::string>();
+  reader_.add([json, path = path_] { *json = to_json(curves_at(path)); },
+              [this, json, json_of_notice](const std::string& failure) {
+                const std::string told = failure.empty() ? *json : json_of_notice(failure);
+                for (const TellCurves& each : std::exchange(waiting_, {})) each(told);
+              });
 }
 
 }  // namespace accel::launcher

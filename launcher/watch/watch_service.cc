@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <utility>
 #include <variant>
 
@@ -71,7 +72,7 @@ Result<void> WatchService::serve_dashboard(const supervisor::TcpEndpoint& endpoi
       endpoint,
       {.viewers = random_digits(kTokenDigits), .operators = random_digits(kTokenDigits)},
       {.collect = [this](auto done) { look([this, done = std::move(done)] { done(shown()); }); },
-       .read_log = [this](const auto& question, const auto& done) { done(log_tail(question)); },
+       .read_log = [this](const auto& question, const auto& done) { read_log(question, done); },
        .read_curves = std::move(read_curves),
        .deeds = {DashboardDeed::kStop, DashboardDeed::kStacks},
        .act = [this](const auto& action, auto done) { act(action, std::move(done)); }});
@@ -91,13 +92,22 @@ supervisor::DashboardState WatchService::shown() const {
   return state;
 }
 
-supervisor::LogTail WatchService::log_tail(const supervisor::LogQuestion& question) const {
-  if (question.job != job_) return {.notice = "there is no such job here"};
+void WatchService::read_log(const supervisor::LogQuestion& question, const TellTail& done) {
+  if (question.job != job_) return done({.notice = "there is no such job here"});
   if (log_dir_.empty())
-    return {.notice = "the output goes to the console alone: give --log_dir DIR to accel-launch"};
+    return done(
+        {.notice = "the output goes to the console alone: give --log_dir DIR to accel-launch"});
   const auto path = supervisor::LogLayout(log_dir_, job_)
                         .stream_file(question.rank, watch_.generation(), question.stream);
-  return supervisor::read_log_tail(path.string(), question.bytes);
+  const auto tail = std::make_shared<supervisor::LogTail>();
+  logs_.add(
+      [tail, path = path.string(), most = question.bytes] {
+        *tail = supervisor::read_log_tail(path, most);
+      },
+      [tail, done](const std::string& failure) {
+        if (!failure.empty()) tail->notice = "the output is not read: " + failure;
+        done(std::move(*tail));
+      });
 }
 
 std::vector<std::string> WatchService::notices() const {

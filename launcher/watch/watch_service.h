@@ -21,6 +21,7 @@
 
 #include "launcher/watch/curve_feed.h"
 #include "launcher/watch/job_watch.h"
+#include "launcher/watch/side_reader.h"
 #include "launcher/watch/watch_settings.h"
 #include "runtime/supervisor/dashboard/dashboard_server.h"
 #include "runtime/supervisor/metrics/metrics_server.h"
@@ -65,7 +66,8 @@ class WatchService {
   Result<void> serve_dashboard(const supervisor::TcpEndpoint& endpoint,
                                const std::string& tracking_dir);
   [[nodiscard]] supervisor::DashboardState shown() const;
-  [[nodiscard]] supervisor::LogTail log_tail(const supervisor::LogQuestion& question) const;
+  using TellTail = std::function<void(supervisor::LogTail)>;
+  void read_log(const supervisor::LogQuestion& question, const TellTail& done);
   using TellOutcome = std::function<void(supervisor::DashboardOutcome)>;
   void act(const supervisor::DashboardAction& action, const TellOutcome& done);
   void take_stacks(int rank, const TellOutcome& done);
@@ -93,6 +95,7 @@ class WatchService {
   std::unique_ptr<supervisor::MetricsServer> metrics_;
   std::string metrics_at_;             // the address
   std::unique_ptr<CurveFeed> curves_;  // nullptr: it is not known where they are
+  SideReader logs_{loop_};
   std::unique_ptr<supervisor::DashboardServer> dashboard_;
   bool is_stop_asked_ = false;
   bool is_over_ = false;

@@ -239,7 +239,7 @@ void DashboardServer::Core::serve_api(const HttpRequest& request,
   if (request.path == "/api/log") return serve_log(request, reply);
   if (request.path == "/api/curves" && handlers.read_curves) {
     return handlers.read_curves(
-        [reply](const DashboardCurves& curves) { reply->answer(json_answer(to_json(curves))); });
+        [reply](std::string json) { reply->answer(json_answer(std::move(json))); });
   }
   if (request.path == "/api/offers") return serve_offers(is_operator, reply);
   reply->answer(http_refusal(deed_at(request.path) ? 405 : 404));

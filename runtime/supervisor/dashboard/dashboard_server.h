@@ -38,7 +38,6 @@
 
 #include <accel/result.h>
 
-#include "runtime/supervisor/dashboard/dashboard_curves.h"
 #include "runtime/supervisor/dashboard/dashboard_state.h"
 #include "runtime/supervisor/http/http_server.h"
 #include "runtime/supervisor/logs/log_layout.h"
@@ -87,7 +86,8 @@ class DashboardServer {
     // Gives the state to `done`, now or within a second. Its `refusals` are filled here.
     std::function<void(std::function<void(DashboardState)> done)> collect;
     std::function<void(const LogQuestion&, std::function<void(LogTail)> done)> read_log;
-    std::function<void(std::function<void(DashboardCurves)> done)> read_curves =
+    // Gives to_json() of DashboardCurves; it may be large, so it is not made on the loop.
+    std::function<void(std::function<void(std::string json)> done)> read_curves =
         {};                                 // empty: nobody knows of any
     std::vector<DashboardDeed> deeds = {};  // that act() knows
     std::function<void(const DashboardAction&, std::function<void(DashboardOutcome)> done)> act =

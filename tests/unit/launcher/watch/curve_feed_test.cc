@@ -24,10 +24,10 @@ TEST(CurveFeed, ShowsWhatATrackerHasWrittenUntilNow) {
   boost::asio::io_context loop;
   CurveFeed feed(loop, folder.file(""));
   const auto look = [&] {
-    DashboardCurves seen;
+    std::string seen;
     bool is_there = false;
-    feed.read([&](const DashboardCurves& curves) {
-      seen = curves;
+    feed.read([&](const std::string& json) {
+      seen = json;
       is_there = true;
     });
     const auto work = boost::asio::make_work_guard(loop);
@@ -36,9 +36,10 @@ TEST(CurveFeed, ShowsWhatATrackerHasWrittenUntilNow) {
     return seen;
   };
 
-  EXPECT_THAT(look().notice, HasSubstr("no numbers of a run"));
+  EXPECT_THAT(look(), HasSubstr("no numbers of a run"));
   folder.write("log.jsonl", line_of(1, 0.5) + line_of(2, 0.25));
-  const DashboardCurves curves = look();
+  EXPECT_THAT(look(), HasSubstr(R"("points":[[1.0,0.5],[2.0,0.25]])"));
+  const DashboardCurves curves = curves_at(folder.file(""));
   ASSERT_THAT(curves.panels, SizeIs(1));
   EXPECT_EQ(curves.x_label, "step");
   EXPECT_EQ(curves.panels[0].metric, "loss");
@@ -54,7 +55,7 @@ TEST(CurveFeed, WhoeverAsksMeanwhileGetsTheSameLook) {
   boost::asio::io_context loop;
   CurveFeed feed(loop, folder.file(""));
   int num_told = 0;
-  for (int i = 0; i < 3; ++i) feed.read([&](const DashboardCurves&) { ++num_told; });
+  for (int i = 0; i < 3; ++i) feed.read([&](const std::string&) { ++num_told; });
   const auto work = boost::asio::make_work_guard(loop);
   EXPECT_EQ(loop.run_one(), 1u);
   EXPECT_EQ(num_told, 3);
@@ -73,6 +74,32 @@ TEST(CurveFeed, ThinsALongCurveToWhatAPictureShows) {
   EXPECT_LE(points.size(), 4u * (CurveFeed::kColumns + 1));
   EXPECT_TRUE(std::ranges::any_of(points, [](const auto& point) { return point.y == 99; }));
   EXPECT_EQ(points.back().x, kSteps - 1);
+}
+
+TEST(CurveFeed, ShowsTheGoodRunBesideOneThatIsTooLarge) {
+  const test::ScratchFolder folder;
+  folder.write("a/log.jsonl", line_of(1, 0.5) + line_of(2, 0.5));
+  folder.write("b/log.jsonl", line_of(1, 0.5));
+
+  const DashboardCurves curves =
+      curves_at(folder.file(""), {.runs = {.file_bytes = line_of(1, 0.5).size()}});
+
+  ASSERT_THAT(curves.panels, SizeIs(1));
+  ASSERT_THAT(curves.panels[0].curves, SizeIs(1));
+  EXPECT_THAT(curves.panels[0].curves[0].run, HasSubstr("/b"));
+  EXPECT_THAT(curves.notice, HasSubstr("a/log.jsonl has more than"));
+}
+
+TEST(CurveFeed, ShowsNoMorePointsThanALookMayHave) {
+  const test::ScratchFolder folder;
+  folder.write("log.csv", "step,a,b,c\n1,1,1,1\n2,2,2,2\n");
+
+  const DashboardCurves curves = curves_at(folder.file(""), {.points = 5});
+
+  EXPECT_THAT(curves.panels, SizeIs(2));
+  EXPECT_THAT(curves.notice, HasSubstr("only 2 of 3 metrics are shown, for their curves"));
+  EXPECT_THAT(curves_at(folder.file(""), {.panels = 1}).notice,
+              HasSubstr("only 1 of 3 metrics are shown"));
 }
 
 TEST(CurveFeed, SaysWhatIsNotThere) {

@@ -1,6 +1,9 @@
 #include "runtime/supervisor/dashboard/dashboard_server.h"
 
 #include <cmath>
+#include <functional>
+#include <string>
+#include <utility>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -9,6 +12,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "runtime/supervisor/dashboard/dashboard_curves.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/scratch_folder.h"
 
@@ -39,7 +43,11 @@ class DashboardServerTest : public ::testing::Test {
                if (question.job == "hangs") return hung_.push_back(done);
                done({.text = "of " + question.job});
              },
-         .read_curves = [this](const auto& done) { done(curves_); },
+         .read_curves =
+             [this](const auto& done) {
+               if (is_slow_) return void(late_ = done);
+               done(to_json(curves_));
+             },
          .deeds = {DashboardDeed::kStop, DashboardDeed::kStacks},
          .act =
              [this](const DashboardAction& action, const auto& done) {
@@ -106,6 +114,8 @@ class DashboardServerTest : public ::testing::Test {
       loop_.get_executor()};
   DashboardState state_;
   DashboardCurves curves_;
+  bool is_slow_ = false;  // they are given when a test calls late_
+  std::function<void(std::string)> late_;
   std::vector<DashboardAction> actions_;
   std::vector<std::function<void(LogTail)>> hung_;  // answers that are awaited
   std::unique_ptr<DashboardServer> server_;
@@ -334,6 +344,31 @@ TEST_F(DashboardServerTest, CurvesAreNumbersWithGaps) {
       HasSubstr(
           R"("panels":[{"curves":[{"points":[[1.0,0.5],[2.0,null]],"run":"a"}],"metric":"loss?"}])"));
   EXPECT_THAT(get("/api/curves", "Host: localhost\r\n"), StartsWith("HTTP/1.1 401"));
+}
+
+// A caller's patience begins when there is something to take.
+TEST_F(DashboardServerTest, AnAnswerThatWasLongInComingIsWrittenWhole) {
+  constexpr auto kShort = 500ms;
+  serve(kShort);
+  is_slow_ = true;
+  const UniqueFd fd = ask("/api/curves", with_token());
+  ASSERT_TRUE(run_until([&] { return static_cast<bool>(late_); }));
+  bool is_late = false;
+  boost::asio::steady_timer accepted_long_ago(loop_, kShort + 100ms);
+  accepted_long_ago.async_wait([&](const auto&) { is_late = true; });
+  ASSERT_TRUE(run_until([&] { return is_late; }));
+
+  std::exchange(late_, nullptr)("all of it");
+
+  std::string text;
+  EXPECT_TRUE(run_until([&] { return read_some(fd, text); }));
+  EXPECT_THAT(text, ::testing::EndsWith("\r\n\r\nall of it"));
+}
+
+TEST_F(DashboardServerTest, ALargeAnswerIsWrittenInAsManyPartsAsItTakes) {
+  serve();
+  curves_.notice = std::string(std::size_t{16} << 20, 'x');  // more than a socket holds
+  EXPECT_THAT(get("/api/curves", with_token()), ::testing::EndsWith("\r\n\r\n" + to_json(curves_)));
 }
 
 // Bad input: hostile log lines.
