@@ -65,6 +65,11 @@ void JobWatch::hear_workers(const supervisor::HostEvent& event) {
   }
 }
 
+bool JobWatch::runs(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return rank >= 0 && index < ranks_.size() && ranks_[index].pid > 0;
+}
+
 supervisor::DashboardJob JobWatch::shown(TimePoint now) const {
   supervisor::DashboardJob job = {.id = names_.job,
                                   .user = names_.user,

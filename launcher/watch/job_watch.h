@@ -43,6 +43,8 @@ class JobWatch {
   // The same for a page that people look at. `has_logs` is not filled.
   [[nodiscard]] supervisor::DashboardJob shown(TimePoint now) const;
   [[nodiscard]] int generation() const { return generation_; }
+  // Whether there is a process of this rank, as far as is known.
+  [[nodiscard]] bool runs(int rank) const;
 
  private:
   void hear_workers(const supervisor::HostEvent& event);

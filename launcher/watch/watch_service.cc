@@ -171,13 +171,14 @@ void WatchService::act(const supervisor::DashboardAction& action, const TellOutc
 }
 
 void WatchService::take_stacks(int rank, const TellOutcome& done) {
+  const std::string name = "rank " + std::to_string(rank);
+  if (!watch_.runs(rank)) return done({.is_done = false, .text = name + " does not run"});
   const int number = ++num_wishes_;
-  auto limit = boost::asio::steady_timer(loop_, kLookPatience);
+  auto limit = boost::asio::steady_timer(loop_, kStackPatience);
   limit.async_wait([this, number](const error_code&) {
     const auto wish = stack_wishes_.extract(number);
     if (wish.empty()) return;
-    const std::string name = "rank " + std::to_string(wish.mapped().rank);
-    wish.mapped().done({.is_done = false, .text = name + " does not run"});
+    wish.mapped().done({.is_done = false, .text = "the shim has not answered"});
   });
   stack_wishes_.emplace(number, StackWish{.rank = rank, .done = done, .limit = std::move(limit)});
   handlers_.request(supervisor::DumpStacks{});

@@ -33,6 +33,7 @@ class WatchService {
  public:
   static constexpr std::chrono::seconds kLookPatience{1};
   static constexpr std::chrono::milliseconds kLastLookPatience{300};  // for the last output
+  static constexpr std::chrono::seconds kStackPatience{5};
   static constexpr std::chrono::milliseconds kLookEvery{500};
 
   // Listens. Errors  kFileIo: an address cannot be taken.

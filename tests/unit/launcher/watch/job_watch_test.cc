@@ -57,6 +57,17 @@ TEST_F(JobWatchTest, ShowsInThePageWhatTheMetricsSay) {
   EXPECT_THAT(text(), HasSubstr(R"(accel_worker_state{job="a",node="n",state="running"} 2)"));
 }
 
+TEST_F(JobWatchTest, ARankRunsFromItsStartToItsEnd) {
+  EXPECT_FALSE(watch_.runs(0));
+  hear_after(1s, supervisor::GenerationStarted{.pids = {7, 8}});
+  EXPECT_TRUE(watch_.runs(1));
+  hear_after(1s, exit_of(1, ExitCause::kNonZero));
+  EXPECT_TRUE(watch_.runs(0));
+  EXPECT_FALSE(watch_.runs(1));
+  EXPECT_FALSE(watch_.runs(2));
+  EXPECT_FALSE(watch_.runs(-1));
+}
+
 TEST_F(JobWatchTest, ARestartIsCountedAndTheRanksBeginAnew) {
   hear_after(1s, supervisor::GenerationStarted{.pids = {7, 8}});
   hear_after(1s, exit_of(1, ExitCause::kNonZero));
