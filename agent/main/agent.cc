@@ -34,6 +34,7 @@
 #include "agent/tls/revocation_list.h"
 #include "agent/tls/tls_credentials.h"
 #include "runtime/printable.h"
+#include "runtime/supervisor/dashboard/dashboard_url.h"
 #include "runtime/supervisor/metrics/metrics_server.h"
 #include "runtime/supervisor/owner/worker_host.h"
 #include "runtime/text/random_digits.h"
@@ -284,9 +285,10 @@ class Agent {
     if (!serving) return std::move(serving).error();
     dashboard_ = *std::move(serving);
     const std::string& folder = config_.runtime_dir;
-    auto written = write_dashboard_url(folder + kViewersFile, dashboard_->address());
+    auto written = supervisor::write_dashboard_url(folder + kViewersFile, dashboard_->address());
     if (!written) return written;
-    written = write_dashboard_url(folder + kOperatorsFile, dashboard_->operators_address());
+    written =
+        supervisor::write_dashboard_url(folder + kOperatorsFile, dashboard_->operators_address());
     if (!written) return written;
     options_.log("serves the dashboard at port " + std::to_string(dashboard_->port()) + " of " +
                  endpoint->address().to_string() + "; its address for viewers is in " + folder +

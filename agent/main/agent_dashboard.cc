@@ -1,17 +1,12 @@
 #include "agent/main/agent_dashboard.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <optional>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "agent/cluster/job_view.h"
 #include "agent/jobs/job_state.h"
 #include "agent/logs/log_reader.h"
 #include "agent/main/agent_metrics.h"
-#include "runtime/write_all.h"
 
 namespace accel::agent {
 namespace {
@@ -185,16 +180,6 @@ void read_log(const LogQuestion& question,
                     : LogTail{.notice = "nothing was written yet"};
       },
       std::move(done));
-}
-
-Result<void> write_dashboard_url(const std::string& path, const std::string& url) {
-  ::unlink(path.c_str());
-  const UniqueFd file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const std::string line = url + "\n";
-  std::string_view left = line;
-  if (file && write_all(file.get(), left) == 0) return {};
-  return Error(ErrorCode::kFileIo, "cannot write " + path + ": " + errno_text(errno));
 }
 
 }  // namespace accel::agent

@@ -40,7 +40,4 @@ void read_log(const supervisor::LogQuestion& question,
               DashboardLogs& logs,
               std::function<void(supervisor::LogTail)> done);
 
-// Writes the address with its token where the agent's own user alone may read it. Errors  kFileIo.
-[[nodiscard]] Result<void> write_dashboard_url(const std::string& path, const std::string& url);
-
 }  // namespace accel::agent

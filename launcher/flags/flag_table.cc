@@ -346,8 +346,10 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kWatching,
      "Serve a page that shows the job while it runs, for a browser. A line on stderr has its "
-     "address with a token, which lets one read the output of the job, and another line one whose "
-     "token lets one stop it too. For jobs on one machine."},
+     "address with a token, which lets one read the output of the job. The address whose token "
+     "lets "
+     "one stop it too is on another line where stderr is a terminal, else in a file of yours that "
+     "the line names. For jobs on one machine."},
     {"dashboard_port",
      0,
      FlagKind::kInteger,

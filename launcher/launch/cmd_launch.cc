@@ -24,6 +24,7 @@
 #include "launcher/start/machines/run/etcd_launch.h"
 #include "launcher/start/ssh/stdin_variables.h"
 #include "launcher/text/program.h"
+#include "launcher/watch/operators_file.h"
 #include "launcher/watch/watch_service.h"
 #include "launcher/workers/log_folder.h"
 #include "runtime/text/host_name.h"
@@ -123,6 +124,28 @@ Result<std::unique_ptr<WatchService>> start_watch(const std::string& program,
   return service;
 }
 
+// Who reads what is printed into a file may be anybody. nullptr: no file is needed, or it cannot be written, which is no reason to run
+// nothing.
+std::unique_ptr<OperatorsFile> tell_operators(const std::string& program,
+                                              const WatchService* watch,
+                                              const LaunchHost& host) {
+  const std::string address = watch != nullptr ? watch->operators_address() : "";
+  if (address.empty()) return nullptr;
+  const std::string who = "who may stop the job from it too opens ";
+  if (::isatty(STDERR_FILENO) == 1) {
+    print_launch_notice(program, who + address);
+    return nullptr;
+  }
+  auto file = OperatorsFile::write(host.environment, host.job_suffix, address);
+  if (!file) {
+    print_launch_notice(program,
+                        "nobody can stop the job from the dashboard: " + file.error().message());
+    return nullptr;
+  }
+  print_launch_notice(program, who + "the address in " + (*file)->path());
+  return *std::move(file);
+}
+
 void keep_failure(const std::string& program,
                   const supervisor::JobOutcome& outcome,
                   int num_workers,
@@ -168,7 +191,9 @@ struct Runner {
     NoticeQueue notices(STDERR_FILENO);
     const auto watch = start_watch(program, plan);
     if (!watch) return watch.error();
+    auto operators = tell_operators(program, watch->get(), host);
     const auto ending = run_job(program, plan, notices, watch->get());
+    operators.reset();  // an interrupt ends this process without destructors
     std::fputs(notices.take_unwritten().c_str(), stderr);
     if (!ending) return ending.error();
     const supervisor::JobOutcome& outcome = ending->outcome;

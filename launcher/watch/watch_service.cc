@@ -115,11 +115,12 @@ std::vector<std::string> WatchService::notices() const {
   if (metrics_)
     lines.push_back("serves metrics at http://" + endpoint_text(metrics_at_, metrics_->port()) +
                     "/metrics");
-  if (dashboard_) {
-    lines.push_back("the dashboard is at " + dashboard_->address());
-    lines.push_back("who may stop the job from it too opens " + dashboard_->operators_address());
-  }
+  if (dashboard_) lines.push_back("the dashboard is at " + dashboard_->address());
   return lines;
+}
+
+std::string WatchService::operators_address() const {
+  return dashboard_ ? dashboard_->operators_address() : "";
 }
 
 void WatchService::attend(Handlers handlers) {

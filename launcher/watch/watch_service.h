@@ -45,6 +45,8 @@ class WatchService {
 
   // Lines for the user: where the job is shown.
   [[nodiscard]] std::vector<std::string> notices() const;
+  // Of the page, with the token of those who may stop the job. Empty: there is no page.
+  [[nodiscard]] std::string operators_address() const;
 
   struct Handlers {
     std::function<void(const supervisor::HostRequest&)> request;

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
@@ -67,9 +68,11 @@ class DashboardTest(unittest.TestCase):
         launcher = launch("launcher", ["--num_processes", str(ranks), "--cpu", "--log_dir", self.folder / "logs", "--redirects", "3",
                                        "--dashboard", "--metrics_port", "0", *more, "--no_python", "/bin/sh", "-c", worker])
         self.addCleanup(launcher.close)
-        launcher.wait_for("who may stop the job from it too opens ")
+        launcher.wait_for("who may stop the job from it too opens the address in ")
         self.launcher = launcher
-        self.url, self.operator_url = ADDRESS.findall(launcher.text())
+        self.url, = ADDRESS.findall(launcher.text())
+        self.operators_file = pathlib.Path(re.search(r"opens the address in (\S+)", launcher.text()).group(1))
+        self.operator_url = self.operators_file.read_text().strip()
         self.token = self.url.split("=")[1]
         self.host = self.url.split("/")[2]
         return launcher
@@ -173,6 +176,45 @@ class Launcher(DashboardTest):
         self.assertEqual(again, {"is_done": False, "text": "the job is stopping already: nothing was done"})
         self.assertEqual(killed, {"is_done": True, "text": "the job is killed"})
         launcher.wait()
+
+    def test_the_operators_address_is_in_a_file_of_the_user_until_the_end(self):
+        launcher = self.start(1)
+        self.assertEqual(self.operators_file.stat().st_mode & 0o777, 0o600)
+        self.assertNotIn(self.operator_url.split("=")[1], launcher.text())
+        launcher.process.terminate()
+        self.assertEqual(launcher.wait(), 143)
+        self.assertFalse(self.operators_file.exists())
+
+    def test_the_operators_address_is_shown_on_a_terminal(self):
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        job = subprocess.Popen([BIN / "accel-launch", "--cpu", "--dashboard", "--no_python", "/bin/true"], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=theirs, start_new_session=True)
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(ours, 65536):
+                text += part
+        except OSError:  # the end of a terminal without writers
+            pass
+        self.assertEqual(job.wait(PATIENCE), 0, text)
+        self.assertEqual(len(ADDRESS.findall(text.decode())), 2, text)
+        self.assertNotIn(b"opens the address in", text)
+
+    def test_one_large_file_and_a_pipe_hide_no_curve_and_do_not_keep_the_launcher(self):
+        runs = self.folder / "runs"
+        for name in ("good", "large", "pipe"):
+            (runs / name).mkdir(parents=True)
+        (runs / "good/log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+        os.mkfifo(runs / "pipe/log.jsonl")
+        with (runs / "large/log.jsonl").open("w") as large:
+            large.truncate((64 << 20) + 1)
+        launcher = self.start(1, "", "--tracking_dir", runs)
+        curves = json.loads(self.request("/api/curves")[1])
+        self.assertEqual([panel["metric"] for panel in curves["panels"]], ["loss"])
+        self.assertIn("large/log.jsonl has more than 67108864 bytes", curves["notice"])
+        launcher.process.terminate()
+        self.assertEqual(launcher.wait(), 143)
 
     def test_an_operator_sees_what_a_rank_waits_for(self):
         self.start(2, WAITS)

@@ -2,13 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include "agent/cluster/job_view.h"
 #include "agent/main/agent_metrics.h"
 #include "agent/main/dashboard_actions.h"
-#include "runtime/text/text_file.h"
-#include "tests/support/scratch_folder.h"
 
 namespace accel::agent::agent_dashboard_test {
 namespace {
@@ -92,20 +89,6 @@ TEST(AgentDashboard, TellsWhoseStacksATitleIsAbout) {
   EXPECT_FALSE(is_about_rank("node rank 3, rank 4, pid 77", 3));
   EXPECT_FALSE(is_about_rank("rank 31, pid 77", 3));
   EXPECT_FALSE(is_about_rank("node a", 3));
-}
-
-TEST(AgentDashboard, TheAddressWithTheTokenIsForTheAgentAlone) {
-  const test::ScratchFolder folder;
-  const std::string path = folder.write("dashboard.url", "of the agent before\n");
-
-  ASSERT_TRUE(write_dashboard_url(path, "http://127.0.0.1:1/#token=a"));
-
-  struct stat info = {};
-  ASSERT_EQ(::stat(path.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_EQ(*read_text_file(path, 1000, "the file"), "http://127.0.0.1:1/#token=a\n");
-  EXPECT_EQ(write_dashboard_url(folder.file("none") + "/url", "").error().code(),
-            ErrorCode::kFileIo);
 }
 
 }  // namespace

@@ -11,8 +11,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "runtime/supervisor/dashboard/dashboard_curves.h"
+#include "runtime/supervisor/dashboard/dashboard_url.h"
+#include "runtime/text/text_file.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/scratch_folder.h"
 
@@ -369,6 +372,20 @@ TEST_F(DashboardServerTest, ALargeAnswerIsWrittenInAsManyPartsAsItTakes) {
   serve();
   curves_.notice = std::string(std::size_t{16} << 20, 'x');  // more than a socket holds
   EXPECT_THAT(get("/api/curves", with_token()), ::testing::EndsWith("\r\n\r\n" + to_json(curves_)));
+}
+
+TEST(DashboardUrl, IsForTheUserAlone) {
+  const test::ScratchFolder folder;
+  const std::string path = folder.write("dashboard.url", "of another start\n");
+
+  ASSERT_TRUE(write_dashboard_url(path, "http://127.0.0.1:1/#token=a"));
+
+  struct stat info = {};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(*read_text_file(path, 1000, "the file"), "http://127.0.0.1:1/#token=a\n");
+  EXPECT_EQ(write_dashboard_url(folder.file("none") + "/url", "").error().code(),
+            ErrorCode::kFileIo);
 }
 
 // Bad input: hostile log lines.
