@@ -44,7 +44,7 @@ complete -c accel -n __accel_is_alone -a scale -d 'change how many nodes a job h
 complete -c accel -n __accel_is_alone -a diagnose -d 'where the workers of a job stand, by the kernel\'s word'
 complete -c accel -n __accel_is_alone -a ledger -d 'where the time of a job went'
 complete -c accel -n __accel_is_alone -a watch -d 'each change of a job until it ends, or of all jobs'
-complete -c accel -n __accel_is_alone -a top -d 'jobs and workers on the whole screen: sort, filter, follow, stop'
+complete -c accel -n __accel_is_alone -a top -d 'jobs and workers on the whole screen: sort, filter, stop'
 complete -c accel -n __accel_is_alone -a drain -d 'let the node start no more jobs'
 complete -c accel -n __accel_is_alone -a undrain -d 'let the node start jobs again'
 function __accel_is_before_script_of_launch

@@ -184,7 +184,7 @@ std::span<const AgentCommand> agent_commands() noexcept {
       {"diagnose", "where the workers of a job stand, by the kernel's word", add_required_job},
       {"ledger", "where the time of a job went", add_required_job},
       {"watch", "each change of a job until it ends, or of all jobs", add_optional_job},
-      {"top", "jobs and workers on the whole screen: sort, filter, follow, stop", add_top},
+      {"top", "jobs and workers on the whole screen: sort, filter, stop", add_top},
       {"drain", "let the node start no more jobs", add_drain},
       {"undrain", "let the node start jobs again", add_nothing},
   };
