@@ -14,6 +14,7 @@
 #include "runtime/printable.h"
 #include "runtime/read_fully.h"
 #include "runtime/text/text_file.h"
+#include "train/npy_header.h"
 
 namespace accel::train {
 namespace {
