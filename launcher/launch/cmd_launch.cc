@@ -70,15 +70,39 @@ bool shows_progress(ProgressWhen when) {
   return is_wanted && ::isatty(STDERR_FILENO) == 1;
 }
 
-// The signals are ours before the shim exists: one that comes in between is not lost.
+// Who reads what is printed into a file may be anybody. nullptr: no file is needed, or it cannot be written, which is no reason to run
+// nothing.
+std::unique_ptr<OperatorsFile> tell_operators(const std::string& program,
+                                              const WatchService* watch,
+                                              const LaunchHost& host) {
+  const std::string address = watch != nullptr ? watch->operators_address() : "";
+  if (address.empty()) return nullptr;
+  const std::string who = "who may stop the job from it too opens ";
+  if (::isatty(STDERR_FILENO) == 1) {
+    print_launch_notice(program, who + address);
+    return nullptr;
+  }
+  auto file = OperatorsFile::write(host.environment, host.job_suffix, address);
+  if (!file) {
+    print_launch_notice(program,
+                        "nobody can stop the job from the dashboard: " + file.error().message());
+    return nullptr;
+  }
+  print_launch_notice(program, who + "the address in " + (*file)->path());
+  return *std::move(file);
+}
+
+// The signals are ours before the shim exists, and the operators' file: one that comes in between is not lost, and leaves neither.
 Result<Ending> run_job(const std::string& program,
                        const LaunchPlan& plan,
+                       const LaunchHost& launch_host,
                        NoticeQueue& notices,
                        WatchService* watch) {
   const auto signals = TakenSignals::take();
   if (!signals) return signals.error();
   // A notice for a console that is gone is no reason to leave the workers.
   ::signal(SIGPIPE, SIG_IGN);
+  const auto operators = tell_operators(program, watch, launch_host);
   auto host = supervisor::start_shim(plan.spec);
   if (!host) return std::move(host).error();
   LaunchLoopOptions options;
@@ -122,28 +146,6 @@ Result<std::unique_ptr<WatchService>> start_watch(const std::string& program,
   if (!service) return std::move(service).error();
   for (const std::string& line : (*service)->notices()) print_launch_notice(program, line);
   return service;
-}
-
-// Who reads what is printed into a file may be anybody. nullptr: no file is needed, or it cannot be written, which is no reason to run
-// nothing.
-std::unique_ptr<OperatorsFile> tell_operators(const std::string& program,
-                                              const WatchService* watch,
-                                              const LaunchHost& host) {
-  const std::string address = watch != nullptr ? watch->operators_address() : "";
-  if (address.empty()) return nullptr;
-  const std::string who = "who may stop the job from it too opens ";
-  if (::isatty(STDERR_FILENO) == 1) {
-    print_launch_notice(program, who + address);
-    return nullptr;
-  }
-  auto file = OperatorsFile::write(host.environment, host.job_suffix, address);
-  if (!file) {
-    print_launch_notice(program,
-                        "nobody can stop the job from the dashboard: " + file.error().message());
-    return nullptr;
-  }
-  print_launch_notice(program, who + "the address in " + (*file)->path());
-  return *std::move(file);
 }
 
 void keep_failure(const std::string& program,
@@ -191,9 +193,7 @@ struct Runner {
     NoticeQueue notices(STDERR_FILENO);
     const auto watch = start_watch(program, plan);
     if (!watch) return watch.error();
-    auto operators = tell_operators(program, watch->get(), host);
-    const auto ending = run_job(program, plan, notices, watch->get());
-    operators.reset();  // an interrupt ends this process without destructors
+    const auto ending = run_job(program, plan, host, notices, watch->get());
     std::fputs(notices.take_unwritten().c_str(), stderr);
     if (!ending) return ending.error();
     const supervisor::JobOutcome& outcome = ending->outcome;
