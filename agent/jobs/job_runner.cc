@@ -346,8 +346,12 @@ JobRunner::Entry* JobRunner::entry(const std::string& uuid) {
   return found == entries_.end() ? nullptr : found->get();
 }
 
+const JobRunner::Entry* JobRunner::entry(const std::string& uuid) const {
+  return const_cast<JobRunner*>(this)->entry(uuid);
+}
+
 const v1::Job* JobRunner::find(const std::string& uuid) const {
-  const Entry* found = const_cast<JobRunner*>(this)->entry(uuid);
+  const Entry* found = entry(uuid);
   return found == nullptr ? nullptr : &found->job();
 }
 
@@ -365,30 +369,30 @@ std::vector<const v1::Job*> JobRunner::all() const {
 }
 
 supervisor::LedgerState JobRunner::ledger_of(const v1::Job& job) const {
-  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  const Entry* found = entry(job.job_uuid());
   return found == nullptr ? supervisor::LedgerState()
                           : settled(found->accounts.ledger(), SteadyClock().now());
 }
 
 const supervisor::JobCounters& JobRunner::counters_of(const v1::Job& job) const {
   static const supervisor::JobCounters none;
-  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  const Entry* found = entry(job.job_uuid());
   return found == nullptr ? none : found->counters;
 }
 
 const supervisor::JobTimeline& JobRunner::timeline_of(const v1::Job& job) const {
   static const supervisor::JobTimeline none;
-  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  const Entry* found = entry(job.job_uuid());
   return found == nullptr ? none : found->timeline;
 }
 
 std::string JobRunner::log_folder_of(const v1::Job& job) const {
-  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  const Entry* found = entry(job.job_uuid());
   return found == nullptr ? "" : found->record.log_dir();
 }
 
 int JobRunner::num_ranks_of(const v1::Job& job) const {
-  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  const Entry* found = entry(job.job_uuid());
   return found == nullptr ? 1 : num_ranks(*found);
 }
 
@@ -422,7 +426,7 @@ void JobRunner::stop(const std::string& uuid, const supervisor::Stop& stop) {
 }
 
 bool JobRunner::is_asked_to_stop(const v1::Job& job) const {
-  const Entry* found = const_cast<JobRunner*>(this)->entry(job.job_uuid());
+  const Entry* found = entry(job.job_uuid());
   return found != nullptr && !has_ended(found->job()) && found->record.asked_to_stop();
 }
 

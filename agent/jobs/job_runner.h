@@ -128,6 +128,7 @@ class JobRunner {
   Result<void> launch(Entry& made, const supervisor::JobSpec& spec, const UserAccount& user);
   void remove_cgroup(const Entry& entry) const;
   Entry* entry(const std::string& uuid);
+  [[nodiscard]] const Entry* entry(const std::string& uuid) const;
   void watch(Entry& entry, std::unique_ptr<supervisor::WorkerHost> host);
   void order_stop(Entry& entry);
   void limit_stop(Entry& entry);

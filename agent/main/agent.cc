@@ -29,6 +29,7 @@
 #include "agent/main/dashboard_actions.h"
 #include "agent/main/health_watch.h"
 #include "agent/main/service_manager.h"
+#include "agent/main/timed_answer.h"
 #include "agent/shims/job_cgroups.h"
 #include "agent/tls/certificate_expiry.h"
 #include "agent/tls/revocation_list.h"
@@ -330,23 +331,14 @@ class Agent {
   void look_everywhere(std::function<void(Made&, const CoordinatorHost&)> of_host,
                        std::function<void(Made)> done) {
     struct Round {
-      asio::steady_timer limit;
-      std::function<void(Made)> done;
       int num_waiting = 2;  // for the shims and the coordinator
       Made made = {};
     };
-    auto round = std::make_shared<Round>(asio::steady_timer(loop_, kLookPatience), std::move(done));
-    const auto finish = [round] {
-      const auto answer = std::exchange(round->done, nullptr);
-      if (!answer) return;
-      round->limit.cancel();
-      answer(std::move(round->made));
-    };
-    round->limit.async_wait([finish](const boost::system::error_code& error) {
-      if (!error) finish();
-    });
-    const auto finish_one = [round, finish] {
-      if (--round->num_waiting == 0) finish();
+    const auto round = std::make_shared<Round>();
+    const auto take_made = [round] { return std::move(round->made); };
+    const auto answer = TimedAnswer<Made>::begin(loop_, kLookPatience, take_made, std::move(done));
+    const auto finish_one = [round, answer, take_made] {
+      if (--round->num_waiting == 0) answer->give(take_made());
     };
     jobs_->look(finish_one);
     if (!cluster_ || !cluster_->hosts_coordinator()) return finish_one();

@@ -1,12 +1,13 @@
 #include "launcher/curves/tracking_file.h"
 
 #include <cerrno>
+#include <span>
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime/printable.h"
+#include "runtime/read_fully.h"
 #include "runtime/unique_fd.h"
 
 namespace accel::launcher {
@@ -29,15 +30,10 @@ Result<std::string> read_tracking_file(const std::string& path, std::size_t most
   if (size > most_bytes)
     return no_tracking_file(name + " has more than " + std::to_string(most_bytes) + " bytes");
   std::string text(size, '\0');
-  std::size_t num_read = 0;
-  while (num_read < size) {
-    const ssize_t got = ::read(file.get(), text.data() + num_read, size - num_read);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return no_tracking_file("cannot read " + name + ": " + errno_text(errno));
-    if (got == 0) break;
-    num_read += static_cast<std::size_t>(got);
-  }
-  text.resize(num_read);
+  const FullRead read = read_fully(file.get(), std::as_writable_bytes(std::span(text)), 0);
+  if (read.error != 0)
+    return no_tracking_file("cannot read " + name + ": " + errno_text(read.error));
+  text.resize(read.bytes);
   return text;
 }
 

@@ -70,6 +70,12 @@ std::optional<std::string> read_all(int fd, TimePoint deadline) {
 
 }  // namespace
 
+std::vector<std::string> assignments_of(const EnvMap& environment) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  return variables;
+}
+
 std::vector<char*> pointers_to(std::vector<std::string>& words) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
@@ -95,8 +101,7 @@ Result<ProgramOutput> run_program(const std::vector<std::string>& words,
   UniqueFd write_end(ends[1]);
 
   std::vector<std::string> arguments = words;
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  std::vector<std::string> variables = assignments_of(environment);
   const Files files(write_end.get());
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid,

@@ -17,6 +17,9 @@ struct ProgramOutput {
   std::string out;    // its stdout; stderr goes where ours goes
 };
 
+// "NAME=VALUE" for each variable.
+[[nodiscard]] std::vector<std::string> assignments_of(const EnvMap& environment);
+
 // As execve() and posix_spawn() take them, with a null pointer at the end; they live as long as `words`.
 [[nodiscard]] std::vector<char*> pointers_to(std::vector<std::string>& words);
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -19,12 +21,11 @@
 #include <accel/safetensors_reader.h>
 
 #include "libaccel/engine/checkpoint/files/python_file.h"
-#include "libaccel/engine/checkpoint/files/tensor_file.h"
 #include "libaccel/engine/checkpoint/series/model_files.h"
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/construction/tensor_memory.h"
 #include "libaccel/engine/pager/weight_file.h"
-#include "libaccel/tensors/memory_key.h"
+#include "libaccel/placement/offload_folder.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace accel {
@@ -56,41 +57,28 @@ void check_places(const DeviceMap& map) {
   }
 }
 
-bool is_parameter(const torch::nn::Module& model, const at::Tensor& tensor) {
-  return std::ranges::any_of(model.parameters(),
-                             [&](const at::Tensor& one) { return one.is_same(tensor); });
-}
-
 // The tensors of a model that go to disk, each once, under all of its names.
 struct DiskWeight {
   std::vector<std::string> names;
   at::Tensor tensor;
 };
 
-at::Tensor tensor_of(const fs::path& file,
-                     const safetensors::Header& header,
-                     const safetensors::TensorInfo& info) {
-  return pager::tensor_in_file({file, header.data_offset + info.begin},
-                               checkpoint::scalar_type_of(info.name, info.dtype),
-                               checkpoint::allocate(info, at::kMeta).sizes(),
-                               info.name);
-}
-
 std::vector<DiskWeight> disk_weights(const torch::nn::Module& model,
                                      const DeviceMap& map,
                                      bool offload_buffers) {
+  std::unordered_set<const void*> parameters;
+  for (const at::Tensor& parameter : model.parameters())
+    parameters.insert(parameter.unsafeGetTensorImpl());
   std::vector<DiskWeight> weights;
+  std::unordered_map<const void*, std::size_t> places;  // in `weights`
   for (const NamedTensor& item : checkpoint::state_of(model)) {
     const Placement* place = place_in_map(map, item.name);
     if (place == nullptr || *place != kDisk) continue;
-    if (!offload_buffers && !is_parameter(model, item.tensor)) continue;
-    const auto same = std::ranges::find_if(
-        weights, [&](const DiskWeight& other) { return other.tensor.is_same(item.tensor); });
-    if (same == weights.end()) {
-      weights.push_back({{item.name}, item.tensor});
-    } else {
-      same->names.push_back(item.name);
-    }
+    const void* const tensor = item.tensor.unsafeGetTensorImpl();
+    if (!offload_buffers && !parameters.contains(tensor)) continue;
+    const auto [known, is_new] = places.try_emplace(tensor, weights.size());
+    if (is_new) weights.push_back({{}, item.tensor});
+    weights[known->second].names.push_back(item.name);
   }
   return weights;
 }
@@ -108,23 +96,14 @@ void put_on_disk(const at::Tensor& tensor, const at::Tensor& values) {
 
 // ---- loading
 
-// All tensors of the files: those of safetensors on their mappings, others in memory.
-safetensors::TensorMap tensors_of_files(const fs::path& path) {
+// Those of safetensors on their mapping, others in memory.
+safetensors::TensorMap tensors_of_file(const fs::path& file) {
+  using checkpoint::PythonFile;
+  if (checkpoint::is_python_file(file)) return PythonFile(file).tensors(PythonFile::Values::kRead);
+  const auto reader = or_throw(safetensors::Reader::open(file));
   safetensors::TensorMap tensors;
-  const auto add = [&](const std::string& name, at::Tensor tensor) {
-    checkpoint::check_new_name(tensors.emplace(name, std::move(tensor)).second, path, name);
-  };
-  for (const fs::path& file : checkpoint::weight_files(path)) {
-    if (checkpoint::is_python_file(file)) {
-      for (auto& [name, tensor] :
-           checkpoint::PythonFile(file).tensors(checkpoint::PythonFile::Values::kRead))
-        add(name, tensor);
-      continue;
-    }
-    const auto reader = or_throw(safetensors::Reader::open(file));
-    for (const safetensors::TensorInfo& info : reader.header().tensors)
-      add(info.name, tensor_of(file, reader.header(), info));
-  }
+  for (const safetensors::TensorInfo& info : reader.header().tensors)
+    tensors[info.name] = placement::tensor_in_safetensors(file, reader.header(), info, info.name);
   return tensors;
 }
 
@@ -157,7 +136,7 @@ class DiskValues {
     }
     checkpoint::real_file_system().make_folder(folder_);
     offload_weight(value.to(dtype), *name, folder_, &index_);
-    return OffloadedWeightsLoader({}, folder_, index_).at(*name);
+    return placement::weight_in_folder(folder_, *name, index_.at(*name));
   }
 
   void save_index() const {
@@ -201,14 +180,6 @@ DeviceMap chosen_map(const torch::nn::Module& model, const LoadAndDispatchOption
     plan.max_memory = std::move(limits);
   }
   return infer_auto_device_map(model, plan);
-}
-
-void convert_resident(torch::nn::Module& model,
-                      const std::set<std::string>& on_disk,
-                      at::ScalarType dtype) {
-  for (const NamedTensor& item : checkpoint::state_of(model))
-    if (item.tensor.is_floating_point() && !on_disk.contains(item.name))
-      item.tensor.set_data(item.tensor.detach().to(dtype));
 }
 
 // Weights of an earlier dispatch that the map has in memory.
@@ -282,7 +253,7 @@ void disk_offload(torch::nn::Module& model, const fs::path& offload_dir, bool of
 }
 
 LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
-                                             const fs::path& checkpoint,
+                                             const fs::path& path,
                                              const LoadAndDispatchOptions& options) {
   const DeviceMap map = options.device_map ? chosen_map(model, options) : DeviceMap{{"", kCpu}};
   check_device_map(model, map);
@@ -290,13 +261,12 @@ LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
   const auto weights = disk_weights(model, map, options.offload_buffers);
   if (weights.empty())
     return load_checkpoint_in_model(
-        model, checkpoint, {.dtype = options.dtype, .strict = options.strict});
+        model, path, {.dtype = options.dtype, .strict = options.strict});
 
   const auto dtype = checkpoint::wanted_dtype(options.dtype);
-  safetensors::TensorMap tensors = tensors_of_files(checkpoint);
-  const checkpoint::FitOptions fit{.strict = options.strict,
-                                   .dtypes = checkpoint::DtypeRule::kConvert};
-  const auto all = checkpoint::fit_state(model, tensors, checkpoint, fit);
+  safetensors::TensorMap tensors = checkpoint::read_weights(path, &tensors_of_file);
+  checkpoint::FitOptions fit{.strict = options.strict, .dtypes = checkpoint::DtypeRule::kConvert};
+  const auto all = checkpoint::fit_state(model, tensors, path, fit);
   LoadModelReport report{.missing_keys = all.missing(), .unexpected_keys = all.unexpected()};
   std::ranges::sort(report.missing_keys);
 
@@ -313,9 +283,13 @@ LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
     }
   }
   const at::NoGradGuard no_grad;
-  const auto resident = checkpoint::fit_state(
-      model, tensors, checkpoint, {.strict = false, .dtypes = checkpoint::DtypeRule::kConvert});
-  if (dtype) convert_resident(model, on_disk, *dtype);
+  fit.strict = false;
+  const auto resident = checkpoint::fit_state(model, tensors, path, fit);
+  if (dtype) {
+    checkpoint::convert_weights(model, [&](const std::string& name) {
+      return on_disk.contains(name) ? std::nullopt : dtype;
+    });
+  }
   resident.apply();
   for (std::size_t i = 0; i < weights.size(); ++i)
     if (values[i].defined()) put_on_disk(weights[i].tensor, values[i]);

@@ -1,5 +1,7 @@
 // Folders of offloaded weights: NAME.dat and index.json, as HF Accelerate writes and reads them.
 
+#include "libaccel/placement/offload_folder.h"
+
 #include <algorithm>
 #include <span>
 #include <system_error>
@@ -26,7 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using pager::FilePlace;
 
 constexpr const char* kIndexName = "index.json";
 
@@ -124,14 +125,33 @@ at::Tensor tensor_of_safetensors(const std::string& name, const OffloadedWeight&
   const std::string& there = weight.weight_name.empty() ? name : weight.weight_name;
   const safetensors::TensorInfo* info = or_throw(reader.find(there));
   const at::Tensor tensor =
-      pager::tensor_in_file({weight.safetensors_file, reader.header().data_offset + info->begin},
-                            checkpoint::scalar_type_of(name, info->dtype),
-                            checkpoint::allocate(*info, at::kMeta).sizes(),
-                            name);
+      placement::tensor_in_safetensors(weight.safetensors_file, reader.header(), *info, name);
   return weight.dtype.empty() ? tensor : tensor.to(dtype_in_index(name, weight));
 }
 
 }  // namespace
+
+namespace placement {
+
+at::Tensor tensor_in_safetensors(const fs::path& file,
+                                 const safetensors::Header& header,
+                                 const safetensors::TensorInfo& info,
+                                 const std::string& name) {
+  return pager::tensor_in_file({file, header.data_offset + info.begin},
+                               checkpoint::scalar_type_of(name, info.dtype),
+                               checkpoint::allocate(info, at::kMeta).sizes(),
+                               name);
+}
+
+at::Tensor weight_in_folder(const fs::path& folder,
+                            const std::string& name,
+                            const OffloadedWeight& weight) {
+  check_name(name);
+  return pager::tensor_in_file(
+      {folder / (name + ".dat"), 0}, dtype_in_index(name, weight), weight.shape, name);
+}
+
+}  // namespace placement
 
 void offload_weight(const at::Tensor& weight,
                     const std::string& weight_name,
@@ -235,9 +255,7 @@ at::Tensor OffloadedWeightsLoader::at(const std::string& name) const {
   }
   const OffloadedWeight& weight = found->second;
   if (!weight.safetensors_file.empty()) return tensor_of_safetensors(name, weight);
-  check_name(name);
-  return pager::tensor_in_file(
-      {save_folder_ / (name + ".dat"), 0}, dtype_in_index(name, weight), weight.shape, name);
+  return placement::weight_in_folder(save_folder_, name, weight);
 }
 
 }  // namespace accel

@@ -112,8 +112,7 @@ Result<void> write_text(const std::string& path, const std::string& text) {
 
 // Replaces this process, which has nothing more to do: the program's end is that of the launch. Returns only on an error.
 Error become(const Words& words, const EnvMap& environment) {
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  std::vector<std::string> variables = assignments_of(environment);
   Words copies = words;
   const std::string program = find_on_path(words.front(), environment);
   ::signal(SIGXFSZ, SIG_DFL);
@@ -177,11 +176,13 @@ Result<void> fetch(const Aws& aws, const FetchedChannel& channel) {
 }
 
 // Starts the containers. Returns only on an error.
-Error train_here(const Submission& submission, const TrainingRequest& request) {
+Error train_here(const Submission& submission) {
+  const auto request = make_training_request(submission.job, {});
+  if (!request) return request.error();
   const Aws aws(submission.environment);
-  auto training = make_local_training(request,
-                                      fs::absolute("sagemaker-local/" + request.job_name),
-                                      fs::absolute(request.source_folder).lexically_normal(),
+  auto training = make_local_training(*request,
+                                      fs::absolute("sagemaker-local/" + request->job_name),
+                                      fs::absolute(request->source_folder).lexically_normal(),
                                       aws.environment());
   if (!training) return std::move(training).error();
   auto words = compose_words(aws.environment());
@@ -191,7 +192,7 @@ Error train_here(const Submission& submission, const TrainingRequest& request) {
     if (auto fetched = fetch(aws, channel); !fetched) return std::move(fetched).error();
   if (auto done = log_in(aws, *training); !done) return std::move(done).error();
   std::printf("training job %s runs here; You can find your model data at: file://%s/model\n",
-              request.job_name.c_str(),
+              request->job_name.c_str(),
               training->folder.c_str());
   for (const char* word : {"--file", training->compose_file.c_str(), "up"})
     words->emplace_back(word);
@@ -280,10 +281,7 @@ Result<int> submit(const Submission& submission) {
     std::printf("%s\n", request->json.dump(2).c_str());
     return 0;
   }
-  if (is_local(submission.job.config)) {
-    const auto request = make_training_request(submission.job, {});
-    return request ? train_here(submission, *request) : request.error();
-  }
+  if (is_local(submission.job.config)) return train_here(submission);
   const Aws aws(submission.environment);
   const auto account = ask_account(aws, submission.job.config);
   if (!account) return account.error();

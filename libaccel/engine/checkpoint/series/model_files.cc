@@ -107,6 +107,26 @@ std::vector<fs::path> shards_of_index(const fs::path& index) {
   return paths;
 }
 
+// The files behind what the user named. In a folder they are looked for as Accelerate does.
+std::vector<fs::path> weight_files(const fs::path& path) {
+  if (path.extension() == ".json") return shards_of_index(path);
+  if (!fs::is_directory(path)) return {path};
+  for (const WeightsFormat format : {WeightsFormat::kTorch, WeightsFormat::kSafetensors}) {
+    const fs::path whole = path / launcher::weights_name(format);
+    if (fs::exists(whole)) return {whole};
+  }
+  std::vector<fs::path> indexes;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    if (entry.path().string().ends_with(kIndexSuffix)) indexes.push_back(entry.path());
+  }
+  if (indexes.size() == 1) return shards_of_index(indexes.front());
+  throw Error(ErrorCode::kFileIo,
+              path.string() + " holds neither pytorch_model.bin nor model.safetensors, and " +
+                  (indexes.empty() ? "no index (*" : "more than one index (*") +
+                  std::string(kIndexSuffix) + ")",
+              "name the file or the index itself");
+}
+
 safetensors::TensorMap weights_in(const fs::path& file, checkpoint::PythonFile::Values values) {
   if (checkpoint::is_python_file(file)) return checkpoint::PythonFile(file).tensors(values);
   return values == checkpoint::PythonFile::Values::kNone ? checkpoint::read_shapes(file)
@@ -114,13 +134,8 @@ safetensors::TensorMap weights_in(const fs::path& file, checkpoint::PythonFile::
 }
 
 safetensors::TensorMap read_weights(const fs::path& path, checkpoint::PythonFile::Values values) {
-  safetensors::TensorMap tensors;
-  for (const fs::path& file : checkpoint::weight_files(path)) {
-    for (auto& [name, tensor] : weights_in(file, values)) {
-      checkpoint::check_new_name(tensors.emplace(name, tensor).second, path, name);
-    }
-  }
-  return tensors;
+  return checkpoint::read_weights(path,
+                                  [&](const fs::path& file) { return weights_in(file, values); });
 }
 
 // ---- options of a load
@@ -150,15 +165,13 @@ bool names_module(const std::string& tensor, const std::string& module) {
 
 // As Accelerate: modules are kept in float32 from float16 alone.
 void convert(torch::nn::Module& module, at::ScalarType dtype, const LoadModelOptions& options) {
-  const at::NoGradGuard no_grad;
-  for (checkpoint::NamedTensor& item : checkpoint::state_of(module)) {
-    if (!item.tensor.is_floating_point()) continue;
-    const auto& kept = options.keep_in_fp32_modules;
-    const bool stays = dtype == at::kHalf && std::ranges::any_of(kept, [&](const auto& name) {
-                         return names_module(item.name, name);
+  checkpoint::convert_weights(module, [&](const std::string& tensor) {
+    const bool stays = dtype == at::kHalf &&
+                       std::ranges::any_of(options.keep_in_fp32_modules, [&](const auto& name) {
+                         return names_module(tensor, name);
                        });
-    item.tensor.set_data(item.tensor.detach().to(stays ? at::kFloat : dtype));
-  }
+    return std::optional(stays ? at::kFloat : dtype);
+  });
 }
 
 // ---- what rank 0 sends
@@ -215,26 +228,6 @@ c10::IValue object_of(const std::vector<std::string>& names,
 
 namespace checkpoint {
 
-// In a folder they are looked for as Accelerate does.
-std::vector<fs::path> weight_files(const fs::path& path) {
-  if (path.extension() == ".json") return shards_of_index(path);
-  if (!fs::is_directory(path)) return {path};
-  for (const WeightsFormat format : {WeightsFormat::kTorch, WeightsFormat::kSafetensors}) {
-    const fs::path whole = path / launcher::weights_name(format);
-    if (fs::exists(whole)) return {whole};
-  }
-  std::vector<fs::path> indexes;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (entry.path().string().ends_with(kIndexSuffix)) indexes.push_back(entry.path());
-  }
-  if (indexes.size() == 1) return shards_of_index(indexes.front());
-  throw Error(ErrorCode::kFileIo,
-              path.string() + " holds neither pytorch_model.bin nor model.safetensors, and " +
-                  (indexes.empty() ? "no index (*" : "more than one index (*") +
-                  std::string(kIndexSuffix) + ")",
-              "name the file or the index itself");
-}
-
 std::optional<at::ScalarType> wanted_dtype(std::string name) {
   if (name.empty()) return std::nullopt;
   constexpr std::string_view kModule = "torch.";
@@ -252,11 +245,29 @@ std::optional<at::ScalarType> wanted_dtype(std::string name) {
               "dtype is \"" + name + "\", expected float16, bfloat16, float32 or float64");
 }
 
-void check_new_name(bool is_new, const fs::path& path, const std::string& name) {
-  if (is_new) return;
-  throw Error(ErrorCode::kSafetensorsMismatch,
-              path.string() + " holds the tensor \"" + name + "\" in two of its files",
-              "remove the shards of an older save");
+safetensors::TensorMap read_weights(
+    const fs::path& path, const std::function<safetensors::TensorMap(const fs::path&)>& read_file) {
+  safetensors::TensorMap tensors;
+  for (const fs::path& file : weight_files(path)) {
+    for (auto& [name, tensor] : read_file(file)) {
+      if (tensors.emplace(name, tensor).second) continue;
+      throw Error(ErrorCode::kSafetensorsMismatch,
+                  path.string() + " holds the tensor \"" + name + "\" in two of its files",
+                  "remove the shards of an older save");
+    }
+  }
+  return tensors;
+}
+
+void convert_weights(
+    torch::nn::Module& module,
+    const std::function<std::optional<at::ScalarType>(const std::string& name)>& dtype_of) {
+  const at::NoGradGuard no_grad;
+  for (NamedTensor& item : state_of(module)) {
+    if (!item.tensor.is_floating_point()) continue;
+    if (const auto dtype = dtype_of(item.name))
+      item.tensor.set_data(item.tensor.detach().to(*dtype));
+  }
 }
 
 }  // namespace checkpoint
