@@ -66,7 +66,9 @@ class DashboardTest(unittest.TestCase):
         token = str(self.folder)
         worker = f"{script}\nexec {WORKER} beats 0 {token}"
         launcher = launch("launcher", ["--num_processes", str(ranks), "--cpu", "--log_dir", self.folder / "logs", "--redirects", "3",
-                                       "--dashboard", "--metrics_port", "0", *more, "--no_python", "/bin/sh", "-c", worker])
+                                       "--dashboard", "--metrics_port", "0", *more, "--no_python", "/bin/sh", "-c", worker],
+                          # A launcher that is killed cannot remove its operators' file.
+                          env={**os.environ, "TMPDIR": str(self.folder)})
         self.addCleanup(launcher.close)
         launcher.wait_for("who may stop the job from it too opens the address in ")
         self.launcher = launcher
