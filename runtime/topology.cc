@@ -18,6 +18,7 @@
 
 #include <hwloc.h>
 #include <sched.h>
+#include <unistd.h>
 
 namespace accel {
 namespace {
@@ -29,6 +30,17 @@ using TopologyHandle = std::unique_ptr<hwloc_topology, TopologyDeleter>;
 
 Error topology_error(std::string_view what) {
   return Error(ErrorCode::kTopology, std::string(what) + ": " + errno_text(errno));
+}
+
+// Whether the kernel shows its cores in sysfs: not in containers without /sys. hwloc would write a line of its own to stderr.
+bool has_core_files() {
+  const std::string folder =
+      "/sys/devices/system/cpu/cpu" + std::to_string(::sched_getcpu()) + "/topology/";
+  constexpr const char* kNames[] = {
+      "package_cpus", "core_cpus", "core_siblings", "thread_siblings"};
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](const char* name) {
+    return ::access((folder + name).c_str(), R_OK) == 0;
+  });
 }
 
 Result<TopologyHandle> open_hwloc(const std::string* synthetic, Caches caches) {
@@ -46,6 +58,8 @@ Result<TopologyHandle> open_hwloc(const std::string* synthetic, Caches caches) {
   if (caches == Caches::kRead)
     hwloc_topology_set_type_filter(raw, HWLOC_OBJ_L3CACHE, HWLOC_TYPE_FILTER_KEEP_ALL);
   hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
+  if (synthetic == nullptr && !has_core_files())
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "linux");
   hwloc_topology_set_flags(raw,
                            HWLOC_TOPOLOGY_FLAG_NO_DISTANCES | HWLOC_TOPOLOGY_FLAG_NO_MEMATTRS |
                                HWLOC_TOPOLOGY_FLAG_NO_CPUKINDS);

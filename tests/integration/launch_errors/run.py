@@ -15,6 +15,9 @@ import time
 import unittest
 import unittest.mock
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from programs import cannot_mount  # noqa: E402
+
 SOURCE = pathlib.Path(os.environ.get("ACCEL_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[3]))
 BUILD = pathlib.Path(os.environ.get("ACCEL_BUILD_DIR", SOURCE / "build"))
 LAUNCHER = BUILD / "bin/accel-launch"
@@ -47,6 +50,13 @@ class LaunchErrors(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
         return path
+
+    @unittest.skipIf(cannot_mount(), cannot_mount())
+    def test_a_container_without_sys_starts_workers_and_writes_nothing_of_its_own(self):
+        done = subprocess.run(["unshare", "--mount", "/bin/sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh", LAUNCHER, "--cpu",
+                               "--num_processes", "2", "--enable_cpu_affinity", "--no_python", "/bin/echo", "here"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "here\nhere\n", ""))
 
     def test_command_lines(self):
         (self.folder / "data.bin").write_bytes(b"\x7fELF")
