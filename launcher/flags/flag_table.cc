@@ -329,8 +329,8 @@ constexpr FlagSpec kLaunchFlags[] = {
      kWatching,
      "Step, rate, slowest rank, restarts and time in a line below the output, on a terminal: auto "
      "once a "
-     "worker reports steps, unless one draws a line of its own. Default: $ACCEL_PROGRESS_LINE, "
-     "else auto."},
+     "worker reports steps, unless one draws a line of its own. Of several machines machine 0 "
+     "shows it. Default: $ACCEL_PROGRESS_LINE, else auto."},
     {"metrics_port",
      0,
      FlagKind::kInteger,
@@ -338,7 +338,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "",
      kWatching,
      "Serve /metrics and /healthz to Prometheus at this port of --watch_address; 0: any free one, "
-     "which a line on stderr names. For jobs on one machine."},
+     "which a line on stderr names. Of several machines each serves its own workers."},
     {"dashboard",
      0,
      FlagKind::kSwitch,
@@ -349,7 +349,7 @@ constexpr FlagSpec kLaunchFlags[] = {
      "address with a token, which lets one read the output of the job. The address whose token "
      "lets "
      "one stop it too is on another line where stderr is a terminal, else in a file of yours that "
-     "the line names. For jobs on one machine."},
+     "the line names. Of several machines each shows its own workers."},
     {"dashboard_port",
      0,
      FlagKind::kInteger,

@@ -120,7 +120,7 @@ Result<Ending> run_job(const std::string& program,
     options.beside = &watch->loop();
   }
   ProgressLine progress(plan.progress, SteadyClock().now());
-  if (shows_progress(plan.progress)) options.progress = &progress;
+  if (shows_progress(plan.progress)) options.progress.line = &progress;
   LaunchLoop loop(**host, std::move(options));
   if (watch != nullptr) {
     watch->attend({.request = [&host](const auto& request) { (*host)->request(request); },
@@ -208,25 +208,39 @@ struct Runner {
   Result<int> operator()(const PodStart&) const { return (*this)(OneMachine()); }
   Result<int> operator()(const MpiSettings&) const { return (*this)(OneMachine()); }
 
+  // The workers of this machine, and what all of them come to. The operators' file is ours alone once the signals are taken.
   Result<int> operator()(const MachinesSettings& machines) const {
-    auto token = find_job_token(plan.inherited);
-    if (!token) return token.error();
-    MachinesLaunchOptions options = {
-        .settings = machines,
-        .spec = plan.spec,
-        .token = *std::move(token),
-        .quiet = plan.quiet,
-        .report = report_style(program, plan),
-        .grace = [this](int signal) { return grace_for(plan, signal); }};
     NoticeQueue notices(STDERR_FILENO);
-    const auto ending = machines.etcd ? launch_by_etcd(std::move(options), notices)
-                                      : launch_machines(std::move(options), notices);
+    const auto ending = meet_machines(machines, notices);
     std::fputs(notices.take_unwritten().c_str(), stderr);
     if (!ending) return ending.error();
     if (ending->outcome)
       keep_failure(program, *ending->outcome, ending->world_size, host.environment);
     if (ending->is_interrupted) end_by_interrupt();
     return ending->exit_code;
+  }
+
+  Result<MachinesEnding> meet_machines(const MachinesSettings& machines,
+                                       NoticeQueue& notices) const {
+    auto token = find_job_token(plan.inherited);
+    if (!token) return token.error();
+    const auto signals = TakenSignals::take();
+    if (!signals) return signals.error();
+    const auto watch = start_watch(program, plan);
+    if (!watch) return watch.error();
+    const auto operators = tell_operators(program, watch->get(), host);
+    ProgressLine progress(plan.progress, SteadyClock().now());
+    MachinesLaunchOptions options = {
+        .settings = machines,
+        .spec = plan.spec,
+        .token = *std::move(token),
+        .quiet = plan.quiet,
+        .report = report_style(program, plan),
+        .grace = [this](int signal) { return grace_for(plan, signal); },
+        .progress = shows_progress(plan.progress) ? &progress : nullptr,
+        .watch = watch->get()};
+    return machines.etcd ? launch_by_etcd(std::move(options), notices)
+                         : launch_machines(std::move(options), notices);
   }
 
   Result<int> operator()(ElasticSettings nodes) const {

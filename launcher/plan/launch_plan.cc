@@ -384,10 +384,11 @@ GivenFlags typed_flags(const CommandLine& line, const std::vector<std::string>& 
   return flags;
 }
 
-// A worker that has the terminal itself may draw on it at any time.
+// A worker that has the terminal itself may draw on it at any time. Of several machines only the first one shows the line; its launcher
+// knows the steps of its own workers.
 Result<ProgressWhen> choose_progress(const CommandLine& line,
                                      const EnvMap& environment,
-                                     const LaunchPlan& plan) {
+                                     LaunchPlan& plan) {
   const std::string variable = value_in(environment, kProgressVariable);
   if (!variable.empty() && !find_choice(kProgressChoices, variable))
     return Error(ErrorCode::kEnvInvalid,
@@ -396,14 +397,19 @@ Result<ProgressWhen> choose_progress(const CommandLine& line,
                  "set " + std::string(kProgressVariable) + " to off, or unset it");
   const std::string word =
       lowercase(line.text("progress_line").value_or(variable.empty() ? "auto" : variable));
-  const bool is_possible =
-      std::holds_alternative<OneMachine>(plan.start) && !plan.spec.console.foreground;
-  if (line.has("progress_line") && word == "on" && !is_possible)
+  const bool is_possible = has_own_shim(plan.start) && !plan.spec.console.foreground;
+  const bool is_asked_for = line.has("progress_line") && word == "on";
+  if (is_asked_for && !is_possible)
     return usage_error(
         line.spelled("progress_line") + " on: " +
             (plan.spec.console.foreground ? "a worker alone has the terminal itself"
-                                          : "the line is of jobs on this machine alone"),
+                                          : "this launcher does not start the workers itself"),
         "leave it out");
+  const auto* machines = std::get_if<MachinesSettings>(&plan.start);
+  if (machines != nullptr && machines->machine_rank.value_or(0) != 0) {
+    if (is_asked_for) plan.notices.push_back("machine 0 shows the progress line, not this one");
+    return ProgressWhen::kOff;
+  }
   if (!is_possible || word == "off" || (plan.quiet && word != "on")) return ProgressWhen::kOff;
   return word == "on" ? ProgressWhen::kOn : ProgressWhen::kAuto;
 }

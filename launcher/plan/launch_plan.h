@@ -35,7 +35,7 @@ struct LaunchPlan {
   bool dry_run = false;  // print render_dry_run() and start nothing
 
   AllocationEnd allocation_end;
-  WatchSettings watch;  // none, but on one machine
+  WatchSettings watch;  // none, unless has_own_shim(start)
   Start start;          // `spec` is this machine's part, or the job of what starts the workers
 
   // --help or --version: the text to print instead of launching anything.

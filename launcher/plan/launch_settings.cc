@@ -477,11 +477,13 @@ class Merge {
   // Who starts workers elsewhere hears nothing of them; agents have metrics of their own.
   void choose_to_be_watched() {
     settings_.watch = choose_watch(line_, faults_);
-    if (!settings_.watch.is_any() || std::holds_alternative<OneMachine>(settings_.start)) return;
+    if (!settings_.watch.is_any() || has_own_shim(settings_.start)) return;
     const char* const flag = settings_.watch.metrics ? "metrics_port" : "dashboard";
-    unsupported(line_.spelled(flag) + " is for a job on one machine, and this one is not",
-                "leave it out; jobs of several nodes are shown by agents (metrics_listen and "
-                "dashboard_listen in agent.yaml)");
+    unsupported(
+        line_.spelled(flag) +
+            " is for workers that this launcher starts itself, and others start these",
+        "leave it out; jobs of agents and of SLURM's nodes are shown by agents (metrics_listen and "
+        "dashboard_listen in agent.yaml)");
   }
 
   void choose_preflight() {

@@ -18,6 +18,11 @@ bool starts_workers_here(const Start& start) {
   return !has_starter(start) && !std::holds_alternative<Submission>(start);
 }
 
+bool has_own_shim(const Start& start) {
+  return std::holds_alternative<OneMachine>(start) ||
+         std::holds_alternative<MachinesSettings>(start);
+}
+
 int world_size_of(const Start& start, int num_processes) {
   const auto* machines = std::get_if<MachinesSettings>(&start);
   if (machines == nullptr) return num_processes;

@@ -41,6 +41,9 @@ using Start = std::variant<OneMachine,
 // The shim of this launcher starts workers of its own; false as well where agents or SLURM's nodes do.
 [[nodiscard]] bool starts_workers_here(const Start& start);
 
+// The shim of this launcher runs the workers of this machine, and tells the launcher of them.
+[[nodiscard]] bool has_own_shim(const Start& start);
+
 // Workers of all machines, of which `num_processes` are here, as far as this machine knows.
 [[nodiscard]] int world_size_of(const Start& start, int num_processes);
 

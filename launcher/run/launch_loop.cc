@@ -1,6 +1,5 @@
 #include "launcher/run/launch_loop.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -13,13 +12,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "launcher/text/terminal_text.h"
-#include "runtime/supervisor/logs/status_line.h"
 #include "runtime/supervisor/shim/job_record.h"
 #include "runtime/supervisor/spawn/exit_error.h"
 #include "runtime/supervisor/spawn/exit_report.h"
 #include "runtime/unique_fd.h"
-#include "runtime/write_all.h"
 
 namespace accel::launcher {
 namespace {
@@ -84,20 +80,23 @@ UniqueFd room_of(int fd) {
   return room;
 }
 
+ProgressDisplay::Options with_notices(ProgressDisplay::Options options,
+                                      const NoticeQueue* notices) {
+  options.notices = notices;
+  return options;
+}
+
 }  // namespace
 
 LaunchLoop::LaunchLoop(supervisor::WorkerHost& host, LaunchLoopOptions options)
-    : host_(host), options_(std::move(options)) {
+    : host_(host),
+      options_(std::move(options)),
+      progress_(host, with_notices(options_.progress, options_.notices)) {
   if (!options_.notice) options_.notice = [](const std::string&) {};
   if (!options_.on_event) options_.on_event = [](const supervisor::HostEvent&) {};
   if (!options_.on_stop_asked) options_.on_stop_asked = [] {};
   if (!options_.stop_self) options_.stop_self = [] { ::raise(SIGSTOP); };
   if (!options_.window_size) options_.window_size = terminal_size;
-  if (!options_.progress_columns)
-    options_.progress_columns = [] { return terminal_columns(STDERR_FILENO); };
-  if (!options_.has_terminal)
-    options_.has_terminal = [] { return ::tcgetpgrp(STDERR_FILENO) == ::getpgrp(); };
-  if (!options_.now) options_.now = [] { return SteadyClock().now(); };
 }
 
 void LaunchLoop::on_signal(const ReceivedSignal& signal) {
@@ -116,7 +115,7 @@ void LaunchLoop::on_signal(const ReceivedSignal& signal) {
       return host_.request(supervisor::DumpStacks{});
     case SIGWINCH:
       if (const auto size = options_.window_size()) host_.request(*size);
-      return show_progress();
+      return progress_.show();
     default:
       return;
   }
@@ -131,7 +130,7 @@ void LaunchLoop::ask_to_stop(StopMode mode, const ReceivedSignal& signal) {
       .signal = signal.number,
       .delivered_to = signal.is_from_terminal ? sharing_terminal_ : std::nullopt,
       .grace = options_.grace ? options_.grace(signal.number) : supervisor::Milliseconds(-1)});
-  hide_progress();
+  progress_.end();
 }
 
 bool LaunchLoop::is_interrupted() const {
@@ -142,13 +141,14 @@ bool LaunchLoop::is_interrupted() const {
 // SIGCONT) continues them.
 void LaunchLoop::suspend() {
   host_.request(supervisor::Suspend{});
-  hide_progress();
+  progress_.hide();
   options_.stop_self();
   host_.request(supervisor::Resume{});
 }
 
 void LaunchLoop::on_event(const supervisor::HostEvent& event) {
   options_.on_event(event);
+  progress_.hear(event);
   if (const auto* notice = std::get_if<supervisor::Notice>(&event)) {
     told_.insert(notice->text);
     tell(notice->text);
@@ -156,11 +156,7 @@ void LaunchLoop::on_event(const supervisor::HostEvent& event) {
     if (options_.shares_terminal) sharing_terminal_ = started->generation;
   } else if (const auto* restarting = std::get_if<supervisor::Restarting>(&event)) {
     sharing_terminal_.reset();
-    if (options_.progress != nullptr) options_.progress->restarting();
     tell(describe_restart(*restarting, options_.num_workers, options_.max_restarts));
-  } else if (const auto* snapshot = std::get_if<supervisor::Snapshot>(&event)) {
-    if (options_.progress != nullptr) options_.progress->take(*snapshot, options_.now());
-    show_progress();
   } else if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
     outcome_ = *outcome;
     std::erase_if(outcome_->notices, [&](const std::string& text) { return told_.contains(text); });
@@ -168,78 +164,13 @@ void LaunchLoop::on_event(const supervisor::HostEvent& event) {
 }
 
 void LaunchLoop::tell(const std::string& text) {
-  hide_progress();
+  progress_.hide();
   options_.notice(text);
-}
-
-int LaunchLoop::milliseconds_to_look() const {
-  if (options_.progress == nullptr || num_stops_ > 0) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_look_ - options_.now());
-  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1000));
-}
-
-void LaunchLoop::look_at_workers() {
-  if (milliseconds_to_look() != 0) return;
-  next_look_ = options_.now() + std::chrono::seconds(1);
-  host_.request(supervisor::TakeSnapshot{});
-}
-
-void LaunchLoop::show_progress() {
-  if (options_.progress == nullptr) return;
-  const bool is_free = num_stops_ == 0 && options_.has_terminal() &&
-                       (options_.notices == nullptr || options_.notices->waiting_fd() < 0);
-  const std::string text =
-      is_free ? options_.progress->text(options_.now(), options_.progress_columns()) : "";
-  if (text == shown_) return;
-  shown_ = text;
-  host_.request(supervisor::ShowStatus{++num_shown_, text, options_.progress->despite_returns()});
-}
-
-// Requires: the shim is gone, and nobody else writes to this terminal.
-void LaunchLoop::erase_progress() {
-  std::string_view erase = supervisor::StatusLine::kErase;
-  shown_.clear();
-  (void)write_all(STDERR_FILENO, erase);
-}
-
-// Other events that come meanwhile are taken later, in their order.
-void LaunchLoop::hide_progress() {
-  constexpr std::chrono::milliseconds kPatience{200};
-  if (shown_.empty()) return;
-  shown_.clear();
-  host_.request(supervisor::ShowStatus{++num_shown_, "", false});
-  const TimePoint until = options_.now() + kPatience;
-  for (auto left = kPatience; left.count() > 0 && !lost_;
-       left = std::chrono::duration_cast<std::chrono::milliseconds>(until - options_.now())) {
-    auto event = host_.next_event();
-    if (!event) {
-      lost_ = std::move(event).error();
-      erase_progress();
-    } else if (!*event) {
-      pollfd ready = {host_.event_fd(), POLLIN, 0};
-      ::poll(&ready, 1, static_cast<int>(left.count()));
-    } else {
-      const auto* shown = std::get_if<supervisor::StatusShown>(&**event);
-      if (shown != nullptr && shown->number == num_shown_) return;
-      held_.push_back(**std::move(event));
-      if (std::holds_alternative<supervisor::JobOutcome>(held_.back())) return;  // the last one
-    }
-  }
-}
-
-Result<std::optional<supervisor::HostEvent>> LaunchLoop::next_event() {
-  if (!held_.empty()) {
-    std::optional<supervisor::HostEvent> event = std::move(held_.front());
-    held_.pop_front();
-    return event;
-  }
-  if (lost_) return *lost_;
-  return host_.next_event();
 }
 
 Result<void> LaunchLoop::take_events(int signal_fd) {
   while (!outcome_) {
-    auto event = next_event();
+    auto event = progress_.next_event();
     if (!event) return std::move(event).error();
     if (!*event) return {};
     // Workers of which it tells may not have been there yet when a signal came that is still to be read.
@@ -267,11 +198,8 @@ Result<supervisor::JobOutcome> LaunchLoop::run(int signal_fd) {
 Result<void> LaunchLoop::handle(int signal_fd, bool has_signal, bool has_room) {
   if (has_signal) take_signals(signal_fd);
   if (has_room) options_.notices->write_some();
-  if (auto taken = take_events(signal_fd); !taken) {
-    if (!shown_.empty()) erase_progress();
-    return taken;
-  }
-  look_at_workers();
+  if (auto taken = take_events(signal_fd); !taken) return taken;
+  progress_.look();
   return {};
 }
 
@@ -279,7 +207,7 @@ Result<void> LaunchLoop::wait(int signal_fd) {
   while (!outcome_) {
     const int console = options_.notices != nullptr ? options_.notices->waiting_fd() : -1;
     pollfd fds[] = {{signal_fd, POLLIN, 0}, {host_.event_fd(), POLLIN, 0}, {console, POLLOUT, 0}};
-    if (::poll(fds, std::size(fds), milliseconds_to_look()) < 0 && errno != EINTR) {
+    if (::poll(fds, std::size(fds), progress_.milliseconds_to_look()) < 0 && errno != EINTR) {
       return Error(ErrorCode::kInternal, "cannot wait for events: " + errno_text(errno));
     }
     auto handled = handle(signal_fd, fds[0].revents != 0, fds[2].revents != 0);
@@ -302,7 +230,7 @@ Result<void> LaunchLoop::wait_beside(int signal_fd, boost::asio::io_context& con
     events.arm();
     if (console) console->arm();
     context.restart();
-    if (const int left = milliseconds_to_look(); left >= 0) {
+    if (const int left = progress_.milliseconds_to_look(); left >= 0) {
       context.run_one_for(std::chrono::milliseconds(left));
     } else {
       context.run_one();

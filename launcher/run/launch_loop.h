@@ -12,15 +12,12 @@
 //   SIGQUIT             all ranks are asked for their stacks
 //   SIGWINCH            the new window size is passed on
 //
-// With a ProgressLine it asks the shim each second where the workers are, and has it keep the line below their output: but not
-// once the job is asked to stop. Before a notice, and before it stops itself, it waits until the line is erased, 200 ms at most.
+// With a ProgressLine it shows where the workers are (progress_display.h), until the job is asked to stop.
 //
 // Threads:  one thread, which must be the only one (the signals are blocked in it).
 #pragma once
 
 #include <csignal>
-#include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <set>
@@ -32,8 +29,7 @@
 #include <accel/result.h>
 
 #include "launcher/run/notice_queue.h"
-#include "launcher/run/progress_line.h"
-#include "runtime/clock.h"
+#include "launcher/run/progress_display.h"
 #include "runtime/supervisor/owner/worker_host.h"
 
 namespace accel::launcher {
@@ -58,10 +54,7 @@ struct LaunchLoopOptions {
   std::function<supervisor::Milliseconds(int signal)> grace;
   std::function<void()> stop_self;  // SIGTSTP: default is raise(SIGSTOP)
   std::function<std::optional<supervisor::WindowSize>()> window_size;  // default asks the terminal
-  ProgressLine* progress = nullptr;                                    // none: no line is shown
-  std::function<std::size_t()> progress_columns;  // of the terminal on stderr; default asks it
-  std::function<bool()> has_terminal;             // we are its foreground group; default asks it
-  std::function<TimePoint()> now;                 // default: the steady clock
+  ProgressDisplay::Options progress;                                   // its notices: the above
 };
 
 class LaunchLoop {
@@ -88,16 +81,8 @@ class LaunchLoop {
   Result<void> wait_beside(int signal_fd, boost::asio::io_context& context);
   Result<void> handle(int signal_fd, bool has_signal, bool has_room);
   Result<void> take_events(int signal_fd);
-  Result<std::optional<supervisor::HostEvent>> next_event();
   void take_signals(int signal_fd);
   void tell(const std::string& text);
-
-  // the progress line
-  [[nodiscard]] int milliseconds_to_look() const;  // as poll(2) takes it
-  void look_at_workers();
-  void show_progress();
-  void hide_progress();
-  void erase_progress();
 
   supervisor::WorkerHost& host_;
   LaunchLoopOptions options_;
@@ -107,11 +92,7 @@ class LaunchLoop {
   std::set<std::string, std::less<>>
       told_;  // the outcome repeats them, for owners who only read that
   std::optional<supervisor::JobOutcome> outcome_;
-  std::string shown_;                       // of the progress line
-  std::uint64_t num_shown_ = 0;             // ShowStatus::number of the last request
-  TimePoint next_look_{};                   // at the workers
-  std::deque<supervisor::HostEvent> held_;  // came while the line was being erased
-  std::optional<Error> lost_;               // likewise
+  ProgressDisplay progress_;
 };
 
 // The signals above (but those that were ignored before: nohup), blocked and readable from fd() for the

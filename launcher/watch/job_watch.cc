@@ -15,10 +15,16 @@ JobWatch::JobWatch(Names names, TimePoint now) : names_(std::move(names)) {
   accounts_.begin(now);
 }
 
+void JobWatch::place(int first_rank, int world_size) {
+  first_rank_ = first_rank;
+  world_size_ = world_size;
+}
+
 void JobWatch::hear(const supervisor::HostEvent& event, TimePoint now, double wall_seconds) {
   counters_.hear(event, now, durations_);
   accounts_.hear(event, now);
-  timeline_.hear(event, wall_seconds, static_cast<int>(ranks_.size()));
+  const int num_ranks = world_size_ > 0 ? world_size_ : static_cast<int>(ranks_.size());
+  timeline_.hear(event, wall_seconds, num_ranks);
   hear_workers(event);
   if (const auto* outcome = std::get_if<supervisor::JobOutcome>(&event)) {
     accounts_.close(now);
@@ -53,9 +59,11 @@ void JobWatch::hear_workers(const supervisor::HostEvent& event) {
     if (state_ == "pending") state_ = "running";
     ranks_.clear();
     for (std::size_t i = 0; i < started->pids.size(); ++i) {
-      const int rank = static_cast<int>(i);
-      ranks_.push_back(
-          {.rank = rank, .local_rank = rank, .node = names_.node, .pid = started->pids[i]});
+      const int local_rank = static_cast<int>(i);
+      ranks_.push_back({.rank = first_rank_ + local_rank,
+                        .local_rank = local_rank,
+                        .node = names_.node,
+                        .pid = started->pids[i]});
     }
   } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
     const auto rank = static_cast<std::size_t>(exit->local_rank);
@@ -66,8 +74,9 @@ void JobWatch::hear_workers(const supervisor::HostEvent& event) {
 }
 
 bool JobWatch::runs(int rank) const {
-  const auto index = static_cast<std::size_t>(rank);
-  return rank >= 0 && index < ranks_.size() && ranks_[index].pid > 0;
+  const int local_rank = local_rank_of(rank);
+  const auto index = static_cast<std::size_t>(local_rank);
+  return local_rank >= 0 && index < ranks_.size() && ranks_[index].pid > 0;
 }
 
 supervisor::DashboardJob JobWatch::shown(TimePoint now) const {

@@ -27,6 +27,9 @@ class JobWatch {
   // The shim is about to be started.
   JobWatch(Names names, TimePoint now);
 
+  // Of a job on several machines, before its workers are started: their ranks are from `first_rank` on.
+  void place(int first_rank, int world_size);
+
   // `wall_seconds`: since 1970, for texts.
   void hear(const supervisor::HostEvent& event, TimePoint now, double wall_seconds);
   // Somebody has asked for its end.
@@ -45,6 +48,8 @@ class JobWatch {
   [[nodiscard]] int generation() const { return generation_; }
   // Whether there is a process of this rank, as far as is known.
   [[nodiscard]] bool runs(int rank) const;
+  // Of a rank of this machine, as far as is known. Negative: it is one of another machine.
+  [[nodiscard]] int local_rank_of(int rank) const { return rank - first_rank_; }
 
  private:
   void hear_workers(const supervisor::HostEvent& event);
@@ -55,6 +60,8 @@ class JobWatch {
   supervisor::JobAccounts accounts_;
   supervisor::JobTimeline timeline_;
   int generation_ = 0;
+  int first_rank_ = 0;
+  int world_size_ = 0;                            // 0: the workers here are all
   std::vector<supervisor::DashboardRank> ranks_;  // of the generation, by local rank
   std::string state_ = "pending";                 // as `accel status` calls it
   std::string reason_;

@@ -97,8 +97,10 @@ void WatchService::read_log(const supervisor::LogQuestion& question, const TellT
   if (log_dir_.empty())
     return done(
         {.notice = "the output goes to the console alone: give --log_dir DIR to accel-launch"});
+  const int local_rank = watch_.local_rank_of(question.rank);
+  if (local_rank < 0) return done({.notice = "the rank is one of another machine: open its page"});
   const auto path = supervisor::LogLayout(log_dir_, job_)
-                        .stream_file(question.rank, watch_.generation(), question.stream);
+                        .stream_file(local_rank, watch_.generation(), question.stream);
   const auto tail = std::make_shared<supervisor::LogTail>();
   logs_.add(
       [tail, path = path.string(), most = question.bytes] {

@@ -54,6 +54,8 @@ class WatchService {
   };
   // The shim is there. The handlers are called from handlers of loop() alone.
   void attend(Handlers handlers);
+  // See JobWatch::place().
+  void place_workers(int first_rank, int world_size) { watch_.place(first_rank, world_size); }
   void hear(const supervisor::HostEvent& event);
   void ask_to_stop();
   // The shim is lost, or refused the job.

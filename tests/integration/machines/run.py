@@ -3,9 +3,11 @@
 
 Each "machine" is a launcher of its own on this one. Run by ctest.
 """
+import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -15,9 +17,10 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-from programs import BIN, PATIENCE, Program, Terminal, cannot_mount, free_port, is_alive, write_token  # noqa: E402
+from programs import BIN, BUILD, PATIENCE, Program, Terminal, cannot_mount, free_port, is_alive, write_token  # noqa: E402
 
 HELLO = ('echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE group $GROUP_RANK of $GROUP_WORLD_SIZE '
          'at $MASTER_ADDR:$MASTER_PORT run $TORCHELASTIC_RUN_ID agent $TORCHELASTIC_USE_AGENT_STORE"\n')
@@ -518,6 +521,63 @@ class Static(unittest.TestCase):
         machine.close()
         self.assertIn(f"machine 0 could not be reached at 127.0.0.1:{self.port} from 127.0.0.1 (lo): Connection refused (errno 111) "
                       "within 1 s", machine.text())
+
+    def page(self, machine):
+        """Asks the page of a machine, as whoever opens the address that its launcher keeps for operators."""
+        machine.wait_for("opens the address in ")
+        address = pathlib.Path(re.search(r"opens the address in (\S+)", machine.text()).group(1)).read_text().strip()
+        host, token = address.removeprefix("http://").split("/#token=")
+
+        def ask(path, method="GET"):
+            connection = http.client.HTTPConnection(host, timeout=PATIENCE)
+            connection.request(method, path, headers={"Authorization": f"Bearer {token}", "Origin": f"http://{host}"})
+            body = connection.getresponse().read().decode()
+            connection.close()
+            return json.loads(body)
+        return ask
+
+    def watched_machines(self, script, *more):
+        return [self.machine(rank, script, "--dashboard", "--metrics_port", 0, "--log_dir", self.folder / f"logs-{rank}", "--redirects", 3,
+                             *more, processes=4, TMPDIR=str(self.folder)) for rank in range(2)]
+
+    def test_each_machine_shows_its_own_workers_and_an_operator_of_either_stops_all(self):
+        machines = self.watched_machines(self.worker(f'echo "rank $RANK writes"\nexec {BUILD}/tests/fault_worker beats 0 {self.folder}\n'))
+        pages = [self.page(machine) for machine in machines]
+        jobs = [{}, {}]
+
+        def run():
+            for rank, page in enumerate(pages):
+                jobs[rank], = page("/api/state")["jobs"]
+            return all(len(job["ranks"]) == 2 and all("step" in rank for rank in job["ranks"]) for job in jobs)
+        self.wait_until(run)
+        self.assertEqual([[rank["rank"] for rank in job["ranks"]] for job in jobs], [[0, 1], [2, 3]])
+        self.assertEqual([rank["local_rank"] for rank in jobs[1]["ranks"]], [0, 1])
+        self.assertIn("rank 3 writes", pages[1](f"/api/log?job={jobs[1]['id']}&rank=3")["text"])
+        self.assertIn("another machine", pages[1](f"/api/log?job={jobs[1]['id']}&rank=0")["notice"])
+        for machine, job in zip(machines, jobs):
+            url = re.search(r"serves metrics at (\S+)", machine.text()).group(1)
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+                metrics = answer.read().decode()
+            self.assertRegex(metrics, r'accel_worker_state\{job="%s",node="[^"]+",state="running"\} 2' % re.escape(job["id"]))
+
+        told = pages[1](f"/api/stop?job={jobs[1]['id']}", "POST")
+
+        self.assertEqual(told["text"], "the job is asked to stop")
+        self.assert_statuses(143, 143)
+        self.assertIn("an operator of the dashboard at 127.0.0.1:", machines[1].text())
+
+    def test_a_restart_is_on_the_pages_of_both_machines(self):
+        script = self.worker(FAILS_ONCE.replace("exit 0", "exec sleep 60"))
+        machines = self.watched_machines(script, "--max_restarts", 1)
+        pages = [self.page(machine) for machine in machines]
+        self.wait_until(lambda: all(page("/api/state")["jobs"][0]["generation"] == 1 for page in pages))
+        jobs = [page("/api/state")["jobs"][0] for page in pages]
+        kinds = [[event["kind"] for event in job["events"]] for job in jobs]
+        self.assertEqual(kinds[0], ["started", "failed", "ended", "restarting", "started"])
+        self.assertEqual(kinds[1][-2:], ["restarting", "started"])  # it need not have started what failed so soon
+        self.assertIn("rank 1 of 4", jobs[0]["events"][1]["text"])
+        machines[0].process.terminate()
+        self.assert_statuses(143, 143)
 
     def test_a_machine_that_does_not_come(self):
         machine = self.machine(0, self.worker(HELLO), "--rdzv_conf", "join_timeout=1")

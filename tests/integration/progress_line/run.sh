@@ -134,3 +134,31 @@ run "$launch --progress_line on --num_processes 2 --no_python sleep 4; echo stat
 see '^step - \| 0:00:0[0-9]$'
 see '^status 0$'
 not_there 'step -'
+
+# Of two machines the first one shows the line, also past a restart and a Ctrl-Z; notices stand on lines of their own.
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+machines="--cpu --num_machines 2 --num_processes 4 --main_process_ip 127.0.0.1 --main_process_port $port --max_restarts 1"
+two() { echo "$launch $machines --machine_rank $1 $2 $work/steps.py $work quiet $3"; }
+run "$(two 1 '--progress_line on' fail) >$work/other 2>&1 & $(two 0 '' fail); echo status \$?"
+see '^accel-launch: .*restart 1 of 1 on all machines$'
+see '^step [0-9]+ \| .*1 restart \| 0:00:[0-9]{2}$'
+type_in C-z
+see 'Stopped'
+not_there 'steps/s'
+type_in "fg" Enter
+see '^step [0-9]+ \| [0-9.]+ steps/s .*1 restart \| 0:00:[0-9]{2}$'
+touch "$work/go"
+see '^shell> *$'
+type_in 'echo ended with $?' Enter
+see '^ended with 0$'
+not_there 'steps/s'
+rm "$work/go"
+grep -q 'machine 0 shows the progress line, not this one' "$work/other" || fail "machine 1 says: $(cat "$work/other")"
+run "$(two 1 '' '') >/dev/null 2>&1 & $(two 0 '' '')"
+see "^$line"
+type_in C-c
+see '^accel-launch: the job was stopped: .*SIGINT'
+see '^shell> *$'
+not_there 'steps/s'
+type_in 'echo status $?' Enter
+see '^status 130$'

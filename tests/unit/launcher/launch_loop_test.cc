@@ -160,10 +160,10 @@ class ProgressLoopTest : public LaunchLoopTest {
             {.notice = [this](const std::string& text) { order_.push_back(text + beside()); },
              .stop_self = [this] { order_.push_back("stopped" + beside()); },
              .window_size = [] { return std::nullopt; },
-             .progress = &progress_,
-             .progress_columns = [] { return std::size_t{80}; },
-             .has_terminal = [this] { return has_terminal_; },
-             .now = [this] { return now_; }}};
+             .progress = {.line = &progress_,
+                          .columns = [] { return std::size_t{80}; },
+                          .has_terminal = [this] { return has_terminal_; },
+                          .now = [this] { return now_; }}}};
   }
   static supervisor::Snapshot at_step(std::uint64_t step) {
     supervisor::Snapshot snapshot;

@@ -130,6 +130,31 @@ TEST_F(LaunchPlanOutput, TheProgressLineIsAutomaticUnlessFlagOrEnvironmentSayMor
   EXPECT_EQ(progress_of({"--progress_line", "auto"}), ProgressWhen::kAuto);
 }
 
+TEST_F(LaunchPlanOutput, TheProgressLineOfSeveralMachinesIsMachineZeros) {
+  const auto plan_of = [this](const char* rank) {
+    return plan({"--cpu",
+                 "--progress_line",
+                 "on",
+                 "--num_machines",
+                 "2",
+                 "--num_processes",
+                 "4",
+                 "--machine_rank",
+                 rank,
+                 "--main_process_ip",
+                 "10.0.0.1",
+                 "--main_process_port",
+                 "29500",
+                 program_});
+  };
+  EXPECT_EQ(plan_of("0").progress, ProgressWhen::kOn);
+
+  const LaunchPlan other = plan_of("1");
+  EXPECT_EQ(other.progress, ProgressWhen::kOff);
+  EXPECT_THAT(other.notices,
+              ::testing::Contains("machine 0 shows the progress line, not this one"));
+}
+
 TEST_F(LaunchPlanOutput, AProgressLineThatCannotBeShownIsRefusedOnlyWhereItWasAskedFor) {
   host_.stdin_is_terminal = true;
   host_.stdout_is_terminal = true;

@@ -16,16 +16,21 @@ bool is_failure_of(int machine_rank, const Verdict& verdict) {
 
 }  // namespace
 
+void JobWords::push(const std::string& text) {
+  if (before_) before_();
+  notices_.push(text);
+}
+
 void JobWords::say(const std::string& text) {
   said_.insert(text);
-  if (!is_quiet_) notices_.push(report_.program + ": " + printable(text));
+  if (!is_quiet_) push(report_.program + ": " + printable(text));
 }
 
 void JobWords::tell(const Verdict& verdict, int machine_rank) {
   if (verdict.kind == VerdictKind::kStopped) return say("the job was stopped: " + verdict.text);
   if (verdict.kind != VerdictKind::kFailed) return;
   if (is_failure_of(machine_rank, verdict)) return say("the job failed: " + verdict.text);
-  notices_.push(rendered(error_of(verdict), report_.program));
+  push(rendered(error_of(verdict), report_.program));
 }
 
 void JobWords::report(const Verdict& verdict,
@@ -39,7 +44,7 @@ void JobWords::report(const Verdict& verdict,
   std::erase_if(unsaid.notices, [&](const std::string& notice) { return said_.contains(notice); });
   std::string text = render_report(unsaid, world_size, report_);
   if (text.ends_with('\n')) text.pop_back();
-  if (!text.empty()) notices_.push(text);
+  if (!text.empty()) push(text);
 }
 
 }  // namespace accel::launcher

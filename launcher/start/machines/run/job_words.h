@@ -17,9 +17,15 @@ namespace accel::launcher {
 
 class JobWords {
  public:
-  // is_quiet: errors alone.
-  JobWords(NoticeQueue& notices, ReportStyle report, bool is_quiet)
-      : notices_(notices), report_(std::move(report)), is_quiet_(is_quiet) {}
+  // is_quiet: errors alone. `before`: called before each line; may be none.
+  JobWords(NoticeQueue& notices,
+           ReportStyle report,
+           bool is_quiet,
+           std::function<void()> before = nullptr)
+      : notices_(notices),
+        report_(std::move(report)),
+        is_quiet_(is_quiet),
+        before_(std::move(before)) {}
 
   void say(const std::string& text);
 
@@ -34,9 +40,12 @@ class JobWords {
               int world_size);
 
  private:
+  void push(const std::string& text);
+
   NoticeQueue& notices_;
   ReportStyle report_;
   bool is_quiet_;
+  std::function<void()> before_;
   std::set<std::string, std::less<>> said_;
 };
 

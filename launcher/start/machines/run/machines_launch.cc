@@ -56,7 +56,8 @@ class MachinesLaunch {
       : options_(std::move(options)),
         settings_(options_.settings),
         notices_(notices),
-        words_(notices, options_.report, options_.quiet),
+        words_(notices, options_.report, options_.quiet, [this] { shim_.hide_progress(); }),
+        loop_(options_.watch != nullptr ? options_.watch->loop() : own_loop_),
         signals_(loop_, ::fcntl(signals.fd(), F_DUPFD_CLOEXEC, 3)),
         shim_(loop_,
               {.on_event = [this](const HostEvent& event) { on_event(event); },
@@ -79,7 +80,12 @@ class MachinesLaunch {
   }
 
   Result<MachinesEnding> run() {
-    if (auto started = shim_.start(options_.spec); !started) return std::move(started).error();
+    auto started = shim_.start(options_.spec,
+                               {.line = options_.progress, .notices = &notices_, .is_ours = [this] {
+                                  return settings_.is_main();
+                                }});
+    if (!started) return std::move(started).error();
+    if (options_.watch != nullptr) let_watch(*options_.watch);
     wait_for_signals();
     began_at_ = generation_began_at_ = ticked_at_ = clock_.now();
     card_ = {.id = random_digits(32),
@@ -94,6 +100,7 @@ class MachinesLaunch {
     store_.find();
     schedule(tick_pause(settings_.num_machines, false));
     loop_.run();
+    end_watch();
     if (lost_shim_) return *lost_shim_;
     const auto status = conclude();
     if (!status) return status.error();
@@ -105,6 +112,39 @@ class MachinesLaunch {
   }
 
  private:
+  // ---- who watches ----
+
+  void let_watch(WatchService& watch) {
+    watch.attend({.request = [this](const auto& request) { shim_.request(request); },
+                  .stop =
+                      [this](const std::string& from) {
+                        words_.say(from + " stops the job");
+                        on_signal(SIGTERM);
+                      }});
+  }
+
+  // What the workers of this machine came to is the job's end only together with the verdict.
+  void tell_watch(const HostEvent& event) {
+    if (options_.watch == nullptr) return;
+    const auto* outcome = std::get_if<supervisor::JobOutcome>(&event);
+    if (outcome == nullptr) return options_.watch->hear(event);
+    supervisor::JobOutcome ended = *outcome;
+    const std::optional<Verdict> verdict = machine_ ? machine_->verdict() : std::nullopt;
+    ended.success = verdict && verdict->kind == VerdictKind::kSucceeded;
+    if (!ended.success && verdict) ended.reason = verdict->text;
+    options_.watch->hear(ended);
+  }
+
+  // The loop is the watch's: what is cancelled here may still run in it, while this value is there.
+  void end_watch() {
+    if (options_.watch == nullptr) return;
+    signals_.cancel();
+    tick_.cancel();
+    store_.close();
+    if (lost_shim_) options_.watch->lose(*lost_shim_);
+    options_.watch->finish();
+  }
+
   // ---- one generation ----
 
   void begin() {
@@ -152,6 +192,7 @@ class MachinesLaunch {
 
   void tick() {
     if (notices_.waiting_fd() >= 0) notices_.write_some();
+    shim_.progress().look();
     watch_times();
     exchange();
     schedule(tick_pause(settings_.num_machines, machine_ && machine_->is_running()));
@@ -268,6 +309,8 @@ class MachinesLaunch {
     store_.settle_on_main();
     card_.rank = machine_->card().rank;  // it may have been drawn
     settings_.machine_rank = card_.rank;
+    if (options_.watch != nullptr)
+      options_.watch->place_workers(prepare.first_rank, prepare.world_size);
     shim_.prepare(generation_, prepare, settings_, store_.is_main());
   }
 
@@ -284,7 +327,18 @@ class MachinesLaunch {
                std::to_string(options_.spec.restart.max_restarts) + " on all machines");
     ++generation_;
     has_told_ = false;
+    shim_.progress().restarting();
+    tell_watch(restarting());
     begin();
+  }
+
+  // As a shim tells of its own; where a worker of another machine failed, those here were stopped.
+  supervisor::Restarting restarting() {
+    supervisor::WorkerExit elsewhere;
+    elsewhere.global_rank = -1;
+    elsewhere.cause = supervisor::ExitCause::kStoppedByUs;
+    return {.next_generation = generation_,
+            .because = std::exchange(failed_here_, std::nullopt).value_or(elsewhere)};
   }
 
   [[nodiscard]] bool leaves_when_done() const {
@@ -312,6 +366,7 @@ class MachinesLaunch {
   }
 
   void on_event(const HostEvent& event) {
+    tell_watch(event);
     if (std::holds_alternative<supervisor::StoreOpened>(event)) {
       store_.opened();
     } else if (std::holds_alternative<supervisor::Prepared>(event)) {
@@ -319,7 +374,9 @@ class MachinesLaunch {
     } else if (const auto* failed = std::get_if<supervisor::PrepareFailed>(&event)) {
       machine_ ? machine_->workers_not_ready(failed->error) : store_.not_opened(failed->error);
     } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
-      if (exit->is_failure()) machine_->worker_failed(*exit);
+      if (!exit->is_failure()) return exchange();
+      if (!failed_here_) failed_here_ = *exit;
+      machine_->worker_failed(*exit);
     } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {
       is_busy_ = false;
       machine_->workers_ended(ended->outcome);
@@ -369,6 +426,8 @@ class MachinesLaunch {
         return shim_.request(supervisor::Resume{});
       case SIGQUIT:
         return shim_.request(supervisor::DumpStacks{});
+      case SIGWINCH:
+        return shim_.progress().show();
       default:
         return;
     }
@@ -377,6 +436,7 @@ class MachinesLaunch {
   // The others know of it: the beat that says so was answered.
   void suspend_now() {
     is_suspending_ = false;
+    shim_.hide_progress();
     ::raise(SIGSTOP);
     if (machine_) machine_->suspend(false);
     last_answer_ = clock_.now();
@@ -384,6 +444,8 @@ class MachinesLaunch {
   }
 
   void ask_to_stop(int signal) {
+    shim_.end_progress();
+    if (options_.watch != nullptr) options_.watch->ask_to_stop();
     if (++num_signals_ > 1) {
       if (is_busy_) stop_workers(StopMode::kKill, 0);
       is_leaving_ = true;
@@ -404,7 +466,10 @@ class MachinesLaunch {
   // At once: machine 0 may stay for others that come late.
   void tell_verdict() {
     if (!machine_->verdict() || std::exchange(has_told_, true)) return;
-    words_.tell(*machine_->verdict(), card_.rank);
+    const Verdict& verdict = *machine_->verdict();
+    if (verdict.kind == VerdictKind::kStopped && options_.watch != nullptr)
+      options_.watch->ask_to_stop();
+    words_.tell(verdict, card_.rank);
   }
 
   Result<int> conclude() {
@@ -425,7 +490,8 @@ class MachinesLaunch {
   NoticeQueue& notices_;
   JobWords words_;
   SteadyClock clock_;
-  asio::io_context loop_{1};
+  asio::io_context own_loop_{1};
+  asio::io_context& loop_;
   asio::posix::stream_descriptor signals_;  // a copy
   ShimLink shim_;
   asio::steady_timer tick_;
@@ -453,6 +519,7 @@ class MachinesLaunch {
   TimePoint ticked_at_{};
   std::optional<Error> error_;
   std::optional<Error> lost_shim_;
+  std::optional<supervisor::WorkerExit> failed_here_;  // the first one of this generation
   std::optional<supervisor::JobOutcome> outcome_;
 };
 

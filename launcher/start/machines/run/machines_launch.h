@@ -14,9 +14,11 @@
 
 #include "launcher/cluster_entry/etcd_seat.h"
 #include "launcher/run/notice_queue.h"
+#include "launcher/run/progress_line.h"
 #include "launcher/run/report.h"
 #include "launcher/start/machines/board/job_token.h"
 #include "launcher/start/machines/settings/machines_settings.h"
+#include "launcher/watch/watch_service.h"
 #include "runtime/supervisor/protocol/job_outcome.h"
 #include "runtime/supervisor/protocol/job_spec.h"
 
@@ -33,6 +35,8 @@ struct MachinesLaunchOptions {
   ReportStyle report;
   // At most so long from the first stop signal to SIGKILL.
   std::function<supervisor::Milliseconds(int signal)> grace;
+  ProgressLine* progress = nullptr;  // shown by machine 0, of its own workers; none: no line
+  WatchService* watch = nullptr;     // shows the workers of this machine; may be none
 };
 
 struct MachinesEnding {

@@ -3,17 +3,19 @@
 #include <utility>
 #include <variant>
 
+#include <boost/asio/post.hpp>
 #include <fcntl.h>
 
 namespace accel::launcher {
 
 ShimLink::ShimLink(boost::asio::io_context& context, Handlers handlers)
-    : handlers_(std::move(handlers)), events_(context) {}
+    : handlers_(std::move(handlers)), context_(context), events_(context) {}
 
-Result<void> ShimLink::start(const supervisor::JobSpec& spec) {
+Result<void> ShimLink::start(const supervisor::JobSpec& spec, ProgressDisplay::Options progress) {
   auto host = supervisor::start_shim(spec);
   if (!host) return std::move(host).error();
   host_ = *std::move(host);
+  progress_.emplace(*host_, std::move(progress));
   events_.assign(::fcntl(host_->event_fd(), F_DUPFD_CLOEXEC, 3));
   wait();
   return {};
@@ -22,18 +24,41 @@ Result<void> ShimLink::start(const supervisor::JobSpec& spec) {
 void ShimLink::wait() {
   events_.async_wait(boost::asio::posix::descriptor_base::wait_read,
                      [this](const boost::system::error_code& failure) {
-                       if (!failure) take();
+                       if (!failure && take()) wait();
                      });
 }
 
-void ShimLink::take() {
-  while (true) {
-    auto event = host_->next_event();
-    if (!event) return handlers_.on_lost(std::move(event).error());
-    if (!*event) return wait();
-    handlers_.on_event(**event);
-    if (std::holds_alternative<supervisor::JobOutcome>(**event)) return;
+// Whether more may come.
+bool ShimLink::take() {
+  while (!has_ended_) {
+    auto event = progress_->next_event();
+    has_ended_ = !event || (*event && std::holds_alternative<supervisor::JobOutcome>(**event));
+    if (!event) {
+      handlers_.on_lost(std::move(event).error());
+    } else if (*event) {
+      progress_->hear(**event);
+      handlers_.on_event(**event);
+    } else {
+      return true;
+    }
   }
+  return false;
+}
+
+void ShimLink::hide_progress() {
+  if (!progress_) return;
+  progress_->hide();
+  take_held();
+}
+
+void ShimLink::end_progress() {
+  progress_->end();
+  take_held();
+}
+
+// The descriptor does not tell of what has been read already.
+void ShimLink::take_held() {
+  if (progress_->has_held()) boost::asio::post(context_, [this] { take(); });
 }
 
 void ShimLink::open_store(int generation, const std::string& bind_address, std::uint16_t port) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -13,6 +14,7 @@
 
 #include <accel/result.h>
 
+#include "launcher/run/progress_display.h"
 #include "launcher/start/machines/decisions/machine.h"
 #include "launcher/start/machines/settings/machines_settings.h"
 #include "runtime/supervisor/owner/worker_host.h"
@@ -30,7 +32,8 @@ class ShimLink {
   ShimLink(boost::asio::io_context& context, Handlers handlers);
 
   // First of all. Errors  those of start_shim().
-  [[nodiscard]] Result<void> start(const supervisor::JobSpec& spec);
+  [[nodiscard]] Result<void> start(const supervisor::JobSpec& spec,
+                                   ProgressDisplay::Options progress);
 
   void open_store(int generation, const std::string& bind_address, std::uint16_t port);
   void prepare(int generation,
@@ -41,15 +44,24 @@ class ShimLink {
   void stop_workers(int generation,
                     supervisor::StopMode mode,
                     supervisor::Milliseconds grace = supervisor::Milliseconds(-1));
-  // What is of no generation: Suspend, Resume, DumpStacks, Finish.
+  // What is of no generation: Suspend, Resume, DumpStacks, TakeSnapshot, Finish.
   void request(const supervisor::HostRequest& request) { host_->request(request); }
+
+  // The progress line, once started. Nothing is left of it when hide_progress() returns; before start() it does nothing.
+  [[nodiscard]] ProgressDisplay& progress() { return *progress_; }
+  void hide_progress();
+  void end_progress();  // hidden for good
 
  private:
   void wait();
-  void take();
+  bool take();
+  void take_held();
 
   Handlers handlers_;
+  boost::asio::io_context& context_;
   std::unique_ptr<supervisor::WorkerHost> host_;
+  std::optional<ProgressDisplay> progress_;
+  bool has_ended_ = false;                        // nothing more comes
   boost::asio::posix::stream_descriptor events_;  // a copy
 };
 

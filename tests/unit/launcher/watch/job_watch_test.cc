@@ -57,6 +57,18 @@ TEST_F(JobWatchTest, ShowsInThePageWhatTheMetricsSay) {
   EXPECT_THAT(text(), HasSubstr(R"(accel_worker_state{job="a",node="n",state="running"} 2)"));
 }
 
+TEST_F(JobWatchTest, OfSeveralMachinesRanksBeginWhereThisOneHasItsFirst) {
+  watch_.place(4, 6);
+  hear_after(1s, supervisor::GenerationStarted{.pids = {7, 8}});
+
+  EXPECT_EQ(watch_.shown(now_).ranks.at(1).rank, 5);
+  EXPECT_EQ(watch_.shown(now_).ranks.at(1).local_rank, 1);
+  EXPECT_TRUE(watch_.runs(5));
+  EXPECT_FALSE(watch_.runs(1));
+  EXPECT_EQ(watch_.local_rank_of(5), 1);
+  EXPECT_LT(watch_.local_rank_of(3), 0);
+}
+
 TEST_F(JobWatchTest, ARankRunsFromItsStartToItsEnd) {
   EXPECT_FALSE(watch_.runs(0));
   hear_after(1s, supervisor::GenerationStarted{.pids = {7, 8}});

@@ -54,20 +54,16 @@ TEST_F(WatchSettingsTest, CurvesAreForTheDashboard) {
               HasSubstr("--tracking_dir says whose curves the dashboard draws"));
 }
 
-TEST_F(WatchSettingsTest, IsForJobsOnOneMachine) {
-  EXPECT_THAT(refused({"--dashboard",
-                       "--num_machines",
-                       "2",
-                       "--num_processes",
-                       "2",
-                       "--machine_rank",
-                       "0",
-                       "--main_process_ip",
-                       "10.0.0.1",
-                       "--main_process_port",
-                       "29500"})
-                  .message(),
-              HasSubstr("--dashboard is for a job on one machine"));
+TEST_F(WatchSettingsTest, IsForWorkersThatTheLauncherStartsItself) {
+  const Words nodes = {
+      "--dashboard", "--num_machines", "2", "--num_processes", "2", "--machine_rank", "0"};
+  Words machines = nodes;
+  machines.insert(machines.end(),
+                  {"--main_process_ip", "10.0.0.1", "--main_process_port", "29500"});
+  EXPECT_TRUE(plan(machines).watch.dashboard);
+
+  EXPECT_THAT(refused({"--dashboard", "--agent", "--num_processes", "2"}).message(),
+              HasSubstr("--dashboard is for workers that this launcher starts itself"));
 }
 
 }  // namespace
