@@ -84,6 +84,18 @@ void print_row(const v1::Job& job) {
               agent::has_ended(job) ? std::to_string(job.exit_code()).c_str() : "");
 }
 
+// ", step 1200 (0.125 s each)"; empty: it reports none.
+std::string reported_step(const v1::Worker& worker) {
+  if (!worker.has_step()) return "";
+  std::string text = ", step " + std::to_string(worker.step());
+  if (worker.has_step_seconds() && worker.step_seconds() > 0) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.3g", worker.step_seconds());
+    text += std::string(" (") + seconds + " s each)";
+  }
+  return text;
+}
+
 void print_details(const v1::Job& job) {
   std::printf("job       %s\nuuid      %s\nstate     %s\nuser      %s (uid %u)\nrestarts  %u\n",
               job.job_id().c_str(),
@@ -102,9 +114,10 @@ void print_details(const v1::Job& job) {
                 node.is_gone() ? " (gone)" : "");
   }
   for (const v1::Worker& worker : job.workers()) {
-    std::printf("rank %-4u %s\n",
+    std::printf("rank %-4u %s%s\n",
                 worker.rank(),
-                worker.pid() > 0 ? ("pid " + std::to_string(worker.pid())).c_str() : "ended");
+                worker.pid() > 0 ? ("pid " + std::to_string(worker.pid())).c_str() : "ended",
+                reported_step(worker).c_str());
   }
   if (agent::has_ended(job)) {
     std::printf("exit      %d (%s)\n", job.exit_code(), printable(job.reason()).c_str());
@@ -131,14 +144,35 @@ void print_list(const v1::JobList& list, bool json) {
   if (!list.notice().empty()) launcher::tell(kProgram, list.notice());
 }
 
+// The agent knows the steps of its last look, and looks again for the next list.
+v1::ListReq with_steps() {
+  v1::ListReq request;
+  request.set_with_steps(true);
+  return request;
+}
+
+// Gives the workers of `job` the steps that the agent knows of them.
+Result<void> add_steps(const AgentClient& client, v1::Job& job) {
+  if (num_alive(job) == 0) return {};
+  const auto list = list_jobs(client, with_steps());
+  if (!list) return list.error();
+  for (const v1::Job& known : list->jobs()) {
+    // After a restart in between the steps are of other processes.
+    if (known.job_uuid() == job.job_uuid() && known.generation() == job.generation())
+      *job.mutable_workers() = known.workers();
+  }
+  return {};
+}
+
 int status(const AgentClient& client, const Flags& flags) {
   if (!flags.job.empty()) {
-    const auto job = find_job(client, flags);
+    auto job = find_job(client, flags);
     if (!job) return fail(job.error());
+    if (auto added = add_steps(client, *job); !added) return fail(added.error());
     flags.json ? print_json(*job) : print_details(*job);
     return 0;
   }
-  const auto list = list_jobs(client, v1::ListReq());
+  const auto list = list_jobs(client, flags.json ? with_steps() : v1::ListReq());
   if (!list) return fail(list.error());
   print_list(*list, flags.json);
   return 0;

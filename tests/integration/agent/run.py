@@ -21,7 +21,7 @@ import unittest
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import raw_grpc  # noqa: E402
 from one_agent import BIN, CAN_BE_PROTECTED, IS_ROOT, PATIENCE, UNIT_RIGHTS, Agent, AgentTest, as_the_unit  # noqa: E402
-from programs import BUILD, SOURCE, Program, free_address, is_alive, is_sanitized, revoke_certificate  # noqa: E402
+from programs import BUILD, SOURCE, Program, eventually, free_address, is_alive, is_sanitized, revoke_certificate  # noqa: E402
 
 
 def expand(listed):
@@ -163,6 +163,19 @@ class Jobs(AgentTest):
         done = self.accel("status", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([job["job_id"] for job in json.loads(done.stdout)["jobs"]], names)
+
+    def test_status_has_the_steps_that_workers_report(self):
+        self.accel("run", "--detach", "--name", "steps", "-n", 2, "--", BUILD / "tests/fault_worker", "beats", 1000000)
+
+        def steps_of(job):
+            return [worker.get("step_seconds", 0) > 0 and int(worker["step"]) for worker in job["workers"]]
+        eventually(lambda: len(steps_of(self.job("steps"))) == 2 and all(steps_of(self.job("steps"))), "the steps of a job")
+        listed, = json.loads(self.accel("status", "--json").stdout)["jobs"]
+        self.assertTrue(all(steps_of(listed)), listed)
+        self.assertRegex(self.accel("status", "steps").stdout, r"rank 1 +pid \d+, step \d+ \([0-9.e-]+ s each\)\n")
+        self.accel("stop", "steps")
+        eventually(lambda: self.job("steps")["state"] == "JOB_STATE_CANCELLED", "the end")
+        self.assertNotIn("step_seconds", self.accel("status", "steps", "--json").stdout)
 
     def test_watch_begins_with_more_than_a_stream_may_hold(self):
         names = [f"long-{i}" for i in range(42)]
