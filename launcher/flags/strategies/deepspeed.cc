@@ -20,20 +20,19 @@ constexpr Option kDeepspeedOptions[] = {
                           "",
                           "Stage of ZeRO. Default, of the workers: 2."),
     kMakeDeepspeed
-        .choice(
-            "offload_optimizer_device",
-            kOffloadDevices,
-            "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
-            "",
-            "Where optimizer states are kept, with stages 2 and 3. Programs of libaccel take only "
-            "none.")
+        .choice("offload_optimizer_device",
+                kOffloadDevices,
+                "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+                "",
+                "Where optimizer states are kept, with stages 2 and 3. Programs of libaccel refuse "
+                "nvme.")
         .lowered(),
     kMakeDeepspeed
         .choice("offload_param_device",
                 kOffloadDevices,
                 "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
                 "",
-                "Where parameters are kept, with stage 3. Programs of libaccel take only none.")
+                "Where parameters are kept, with stage 3. Programs of libaccel refuse nvme.")
         .lowered(),
     kMakeDeepspeed.text("offload_optimizer_nvme_path",
                         "PATH",

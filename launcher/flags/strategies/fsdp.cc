@@ -56,8 +56,8 @@ constexpr Option kFsdpOptions[] = {
         "fsdp_offload_params",
         "FSDP_OFFLOAD_PARAMS",
         "false",
-        "Keep parameters and gradients in the memory of the CPU. Programs of libaccel refuse "
-        "true. Default: false."),
+        "Keep parameters and gradients in the memory of the CPU. Programs of libaccel have them "
+        "there always. Default: false."),
     kMakeFsdp.boolean("fsdp_use_orig_params",
                       "FSDP_USE_ORIG_PARAMS",
                       "true",

@@ -59,15 +59,17 @@ std::string config_of(const FsdpSettings& settings,
   const auto or_automatic = [](const auto& number) {
     return number ? OrderedJson(*number) : OrderedJson("auto");
   };
-  const OrderedJson nowhere = {{"device", "none"}, {"nvme_path", nullptr}};
+  const auto place = [](const std::string& device) {
+    return OrderedJson{{"device", device}, {"nvme_path", nullptr}};
+  };
   const OrderedJson config = {
       {"train_batch_size", "auto"},
       {"train_micro_batch_size_per_gpu", "auto"},
       {"gradient_accumulation_steps", or_automatic(gradient_accumulation_steps)},
       {"zero_optimization",
        {{"stage", stage_of(settings)},
-        {"offload_optimizer", nowhere},
-        {"offload_param", nowhere},
+        {"offload_optimizer", place(settings.offload_optimizer_device)},
+        {"offload_param", place(settings.offload_param_device)},
         {"stage3_gather_16bit_weights_on_model_save", false}}},
       {"gradient_clipping", or_automatic(settings.gradient_clipping)}};
   return config.dump();

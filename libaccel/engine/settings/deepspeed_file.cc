@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -44,6 +45,30 @@ constexpr std::array kTuning = {
     "use_multi_rank_bucket_allreduce",
 };
 
+// Of offload_optimizer and offload_param: buffers between host memory and a GPU or a disk.
+constexpr std::array kOffloadTuning = {
+    "buffer_count",
+    "buffer_size",
+    "fast_init",
+    "max_in_cpu",
+    "nvme_path",
+    "pin_memory",
+    "pipeline_read",
+    "pipeline_write",
+    "ratio",
+};
+
+// How files of the device nvme are read and written.
+constexpr std::array kAio = {
+    "block_size",
+    "intra_op_parallelism",
+    "overlap_events",
+    "queue_depth",
+    "single_submit",
+    "thread_count",
+    "use_gds",
+};
+
 // Batches are the loader's, and reports DeepSpeed's.
 constexpr std::array kReports = {
     "comms_logger",
@@ -58,6 +83,7 @@ constexpr std::array kReports = {
     "wall_clock_breakdown",
     "wandb",
     "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
 };
 
 // Of fp16: inputs are cast by autocast here.
@@ -90,6 +116,9 @@ class Reader {
         read_fp16(value);
       } else if (key == "bf16" || key == "bfloat16") {
         file_.is_bf16 = flag(key + ".", value, "enabled");
+      } else if (key == "aio") {
+        if (!value.is_object()) throw invalid(key, value, "a map");
+        note_others("aio.", value, kAio, {});
       } else if (key == "gradient_clipping") {
         read_clipping(value);
       } else if (key == "optimizer" && !asks_for_nothing(value)) {
@@ -118,7 +147,19 @@ class Reader {
     file_.zero_stage = number(section, zero, "stage", 0, 3);
     file_.offload_optimizer_device = device(section, zero, "offload_optimizer");
     file_.offload_param_device = device(section, zero, "offload_param");
-    note_others(section, zero, kTuning, {"stage", "offload_optimizer", "offload_param"});
+    // Older names.
+    const auto wants_cpu = [&](const char* key, const std::optional<std::string>& device) {
+      return flag(section, zero, key) == true && !device;
+    };
+    if (wants_cpu("cpu_offload", file_.offload_optimizer_device))
+      file_.offload_optimizer_device = "cpu";
+    if (wants_cpu("cpu_offload_param", file_.offload_param_device))
+      file_.offload_param_device = "cpu";
+    note_others(
+        section,
+        zero,
+        kTuning,
+        {"stage", "offload_optimizer", "offload_param", "cpu_offload", "cpu_offload_param"});
     const auto live = zero.find("stage3_max_live_parameters");
     if (live == zero.end() || asks_for_nothing(*live)) return;
     file_.notices.push_back(
@@ -184,7 +225,7 @@ class Reader {
                       bool is_without_effect) {
     if (asks_for_nothing(value)) return;
     if (is_without_effect) {
-      without_effect_ += (without_effect_.empty() ? "" : ", ") + key;
+      if (noted_.insert(key).second) without_effect_ += (without_effect_.empty() ? "" : ", ") + key;
       return;
     }
     throw Error(ErrorCode::kUnsupported,
@@ -226,15 +267,14 @@ class Reader {
     return found->get<bool>();
   }
 
-  std::optional<std::string> device(const std::string& section,
-                                    const json& zero,
-                                    const char* key) const {
+  std::optional<std::string> device(const std::string& section, const json& zero, const char* key) {
     const auto found = zero.find(key);
     if (found == zero.end() || found->is_null()) return std::nullopt;
     if (!found->is_object()) throw invalid(section + key, *found, "a map with a device");
     const auto named = found->find("device");
     if (named == found->end() || named->is_null() || *named == "auto") return std::nullopt;
     if (!named->is_string()) throw invalid(section + key + ".device", *named, "a text");
+    if (*named != "none") note_others(section + key + ".", *found, kOffloadTuning, {"device"});
     return named->get<std::string>();
   }
 
@@ -251,6 +291,7 @@ class Reader {
   const json& root_;
   std::string path_;
   std::string without_effect_;
+  std::set<std::string> noted_;
   DeepSpeedFile file_;
 };
 

@@ -132,19 +132,14 @@ void set_state_dict(FsdpSettings& settings,
   settings.optim_state_dict = plugin.optim_state_dict_config.value_or(StateDictConfig{});
 }
 
-// Both would change memory or numbers, and neither is there.
-void refuse_cpu_offload_and_recomputation(const FullyShardedDataParallelPlugin& plugin,
-                                          const EnvLookup& env) {
-  const auto refuse = [](const std::string& what) {
-    throw Error(ErrorCode::kUnsupported, what + " is not part of this build yet", "leave it out");
-  };
-  if (plugin.cpu_offload ? *plugin.cpu_offload
-                         : flag_of(env, "FSDP_OFFLOAD_PARAMS").value_or(false)) {
-    refuse("cpu_offload (FSDP_OFFLOAD_PARAMS)");
-  }
+// It would change memory, and is not there.
+void refuse_recomputation(const EnvLookup& env) {
   for (const char* name :
        {"FSDP_ACTIVATION_CHECKPOINTING", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"}) {
-    if (flag_of(env, name).value_or(false)) refuse(name);
+    if (!flag_of(env, name).value_or(false)) continue;
+    throw Error(ErrorCode::kUnsupported,
+                std::string(name) + " is not part of this build yet",
+                "leave it out");
   }
 }
 
@@ -208,9 +203,20 @@ void note_what_changes_nothing(FsdpSettings& settings,
         "use_orig_params (FSDP_USE_ORIG_PARAMS) false has no effect: the model keeps its own "
         "parameters always");
   }
+  const bool is_offloaded = plugin.cpu_offload
+                                ? *plugin.cpu_offload
+                                : flag_of(env, "FSDP_OFFLOAD_PARAMS").value_or(false);
+  if (is_offloaded)
+    settings.notices.push_back(host_memory_notice("cpu_offload (FSDP_OFFLOAD_PARAMS) true"));
 }
 
 }  // namespace
+
+std::string host_memory_notice(const std::string& options) {
+  return options +
+         " changes nothing: models train on the CPU, so the shards of parameters, gradients and "
+         "optimizer states are in host memory already";
+}
 
 void check_state_dict_type(StateDictType type, int version) {
   if (version != 2 || type != StateDictType::kLocal) return;
@@ -249,7 +255,7 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   settings.shard_by_tensor = plugin.shard_by_tensor;
   settings.version = version_of(plugin, env);
   set_state_dict(settings, plugin, env);
-  refuse_cpu_offload_and_recomputation(plugin, env);
+  refuse_recomputation(env);
   note_what_changes_nothing(settings, plugin, env);
   return settings;
 }

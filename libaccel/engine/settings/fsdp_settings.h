@@ -42,6 +42,9 @@ struct FsdpSettings {
   StateDictConfig state_dict;        // of models
   StateDictConfig optim_state_dict;  // of optimizers
   std::optional<MeshShape> layout;   // of a ParallelismConfig; else the strategy makes one
+  // Of DeepSpeed: none or cpu, which are the same on a CPU.
+  std::string offload_optimizer_device = "none";
+  std::string offload_param_device = "none";
   std::vector<std::string> notices;  // options that were read and change nothing here
 };
 
@@ -50,6 +53,9 @@ struct FsdpSettings {
 // what is not there yet.
 [[nodiscard]] FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin,
                                    const EnvLookup& env);
+
+// What is said once for options that ask for offload to host memory. options: their names.
+[[nodiscard]] std::string host_memory_notice(const std::string& options);
 
 // Throws kInvalidArgument for LOCAL_STATE_DICT of version 2, as the peer does.
 void check_state_dict_type(StateDictType type, int version);

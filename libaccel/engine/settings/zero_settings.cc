@@ -24,27 +24,43 @@ std::optional<Number> decided_number(const EnvLookup& env,
   return number_of<Number>(env, name, expected);
 }
 
-void refuse_device(const char* option,
-                   std::string_view variable,
-                   const std::optional<std::string>& given,
-                   const EnvLookup& env) {
+// none or cpu.
+std::string offload_device(const char* option,
+                           std::string_view variable,
+                           const std::optional<std::string>& given,
+                           const EnvLookup& env) {
   const std::string device = given ? *given : text_of(env, variable).value_or("none");
-  if (device == "none") return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      std::string(option) + " is '" + device + "', and offload is not part of this build yet",
-      "leave it out, or set it to none");
+  if (device == "none" || device == "cpu") return device;
+  if (device == "nvme") {
+    throw Error(ErrorCode::kUnsupported,
+                std::string(option) +
+                    " is 'nvme', and offload to disk is not part of this build "
+                    "yet",
+                "leave it out, or set it to cpu or none");
+  }
+  throw Error(given ? ErrorCode::kInvalidArgument : ErrorCode::kEnvInvalid,
+              std::string(given ? std::string_view(option) : variable) + " is '" + device +
+                  "', expected none, cpu or nvme",
+              "set it to cpu or none");
 }
 
-void refuse_offload_devices(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
-  refuse_device("offload_optimizer_device",
-                "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
-                plugin.offload_optimizer_device,
-                env);
-  refuse_device("offload_param_device",
-                "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
-                plugin.offload_param_device,
-                env);
+void set_offload_devices(FsdpSettings& settings,
+                         const DeepSpeedPlugin& plugin,
+                         const EnvLookup& env) {
+  settings.offload_optimizer_device =
+      offload_device("offload_optimizer_device",
+                     "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+                     plugin.offload_optimizer_device,
+                     env);
+  settings.offload_param_device = offload_device("offload_param_device",
+                                                 "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+                                                 plugin.offload_param_device,
+                                                 env);
+  std::string options;
+  if (settings.offload_optimizer_device == "cpu") options = "offload_optimizer_device";
+  if (settings.offload_param_device == "cpu")
+    options += std::string(options.empty() ? "" : ", ") + "offload_param_device";
+  if (!options.empty()) settings.notices.push_back(host_memory_notice(options + " cpu"));
 }
 
 std::optional<double> clipping_of(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
@@ -68,12 +84,12 @@ bool environment_wants_deepspeed(const EnvLookup& env) {
 }
 
 FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
-  refuse_offload_devices(plugin, env);
   const int stage = plugin.zero_stage ? *plugin.zero_stage
                                       : decided_number<int>(
                                             env, "ACCELERATE_DEEPSPEED_ZERO_STAGE", "0, 1, 2 or 3")
                                             .value_or(kDefaultStage);
   FsdpSettings settings;
+  set_offload_devices(settings, plugin, env);
   settings.gradient_clipping = clipping_of(plugin, env);
   switch (stage) {
     case 0:

@@ -59,7 +59,8 @@ struct DeepSpeedPlugin {
   // The norm to which each step of a prepared optimizer clips its gradients, after all other changes of the program; 0: no
   // clipping. ACCELERATE_GRADIENT_CLIPPING, where "auto" is 1.0 as in Accelerate; otherwise 0.
   std::optional<double> gradient_clipping;
-  // "none"; others are refused. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE.
+  // "none" or "cpu". Models train on the CPU, so both are the same, and accel says so once; "nvme" is refused.
+  // ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE.
   std::optional<std::string> offload_optimizer_device;
   std::optional<std::string> offload_param_device;
   // The path of a JSON file, the JSON itself, or its base64. ACCELERATE_DEEPSPEED_CONFIG_FILE, where "none" is none.

@@ -99,8 +99,8 @@ struct FullyShardedDataParallelPlugin {
   // The model keeps its own parameters always: false changes nothing. FSDP_USE_ORIG_PARAMS.
   std::optional<bool> use_orig_params;
 
-  // Keeps shards in host memory while the model computes on a GPU. FSDP_OFFLOAD_PARAMS. Not there
-  // yet: true is refused.
+  // Keeps shards, gradients and optimizer states in host memory while the model computes on a GPU. FSDP_OFFLOAD_PARAMS. On a
+  // CPU they are there always: true changes nothing, and accel says so once.
   std::optional<bool> cpu_offload;
 };
 

@@ -32,6 +32,12 @@ SAID = [
     (["--use_deepspeed", "--zero_stage", "3", "--deepspeed_moe_layer_cls_names", "Expert"],
      "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"),
 ]
+# To host memory, with the name that the notice says.
+OFFLOADED = [
+    (["--use_fsdp", "--fsdp_offload_params", "true"], ["--use_fsdp"], "cpu_offload (FSDP_OFFLOAD_PARAMS) true"),
+    (["--use_deepspeed", "--zero_stage", "3", "--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"],
+     ["--use_deepspeed", "--zero_stage", "3"], "offload_optimizer_device, offload_param_device cpu"),
+]
 
 
 class UnservedSettings(unittest.TestCase):
@@ -63,6 +69,16 @@ class UnservedSettings(unittest.TestCase):
                 done = self.train(flags)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual((done.stdout + done.stderr).count(f"{variable} is '"), 1, done.stderr)
+
+    def test_offload_to_host_memory_trains_as_without_it_and_is_said_once(self):
+        for flags, plain, name in OFFLOADED:
+            with self.subTest(flags=flags):
+                done = self.train(flags)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual((done.stdout + done.stderr).count(f"{name} changes nothing"), 1, done.stderr)
+                accuracy = re.findall(r"test accuracy \S+", done.stdout)
+                self.assertTrue(accuracy, done.stdout)
+                self.assertEqual(accuracy, re.findall(r"test accuracy \S+", self.train(plain).stdout))
 
     def test_a_plain_launch_says_nothing(self):
         for flags in ([], ["--use_fsdp"], ["--use_deepspeed", "--zero_stage", "2"]):

@@ -99,6 +99,50 @@ TEST(DeepSpeedFile, HasNumbersPrecisionAndDevices) {
   EXPECT_THAT(file.notices, IsEmpty());
 }
 
+TEST(DeepSpeedFile, SaysWhichKeysOfAnOffloadHaveNoEffect) {
+  const DeepSpeedFile file = parse_file(
+      R"({"zero_optimization": {"stage": 3,
+          "offload_optimizer": {"device": "cpu", "pin_memory": true, "buffer_count": 4, "ratio": 0.5},
+          "offload_param": {"device": "cpu", "pin_memory": true, "max_in_cpu": 1e9}},
+          "aio": {"block_size": 1048576, "queue_depth": 8, "overlap_events": true},
+          "zero_force_ds_cpu_optimizer": true})");
+
+  EXPECT_EQ(file.offload_optimizer_device, "cpu");
+  EXPECT_EQ(file.offload_param_device, "cpu");
+  ASSERT_EQ(file.notices.size(), 1U);
+  for (const char* key : {"pin_memory",
+                          "buffer_count",
+                          "ratio",
+                          "max_in_cpu",
+                          "block_size",
+                          "queue_depth",
+                          "overlap_events",
+                          "zero_force_ds_cpu_optimizer"})
+    EXPECT_THAT(file.notices[0], HasSubstr(key));
+  EXPECT_EQ(file.notices[0].find("pin_memory"), file.notices[0].rfind("pin_memory"));
+}
+
+TEST(DeepSpeedFile, KnowsTheOlderNamesOfAnOffloadToHostMemory) {
+  const DeepSpeedFile older =
+      parse_file(R"({"zero_optimization": {"cpu_offload": true, "cpu_offload_param": true}})");
+  EXPECT_EQ(older.offload_optimizer_device, "cpu");
+  EXPECT_EQ(older.offload_param_device, "cpu");
+  const DeepSpeedFile off = parse_file(R"({"zero_optimization": {"cpu_offload": false}})");
+  EXPECT_EQ(off.offload_optimizer_device, std::nullopt);
+}
+
+TEST(DeepSpeedFile, RefusesAnUnknownKeyOfAnOffloadByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "bufer_count": 4}}})",
+       "zero_optimization.offload_optimizer.bufer_count is not part of this build"},
+      {R"({"zero_optimization": {}, "aio": {"depth": 8}})", "aio.depth is not part of this build"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_THAT(test::error_of([&, text = text] { (void)parse_file(text); }).message(),
+                HasSubstr(message));
+  }
+}
+
 TEST(DeepSpeedFile, HasTheScaleOfTheLossWithDeepSpeedsDefaults) {
   const auto scale =
       parse_file(R"({"zero_optimization": {}, "fp16": {"enabled": true}})").loss_scale;
@@ -160,6 +204,8 @@ TEST(DeepSpeedFile, NamesTheKeyAndTheValueThatDoNotFit) {
       {R"({"zero_optimization": 3})", "zero_optimization is 3, expected a map"},
       {R"({"zero_optimization": {"offload_param": "cpu"}})", "zero_optimization.offload_param"},
       {R"({"zero_optimization": {"offload_param": {"device": 1}}})", "offload_param.device is 1"},
+      {R"({"zero_optimization": {"cpu_offload": 1}})", "zero_optimization.cpu_offload is 1"},
+      {R"({"zero_optimization": {}, "aio": 8})", "aio is 8, expected a map"},
       {R"({"zero_optimization": {}, "gradient_accumulation_steps": 0})",
        "gradient_accumulation_steps is 0, expected a whole number from 1 on"},
       {R"({"zero_optimization": {}, "gradient_clipping": []})", "gradient_clipping is []"},

@@ -271,12 +271,12 @@ TEST(DeepSpeedObjects, TheStateIsPrintedWithTheConfiguration) {
                "'auto', 'gradient_clipping': 0.5, 'gradient_accumulation_steps': 1, "
                "'steps_per_print': inf, 'fp16': {'enabled': False}}\n"));
   AcceleratorOptions of_plugin;
-  of_plugin.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 1};
+  of_plugin.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 1, .offload_optimizer_device = "cpu"};
   EXPECT_THAT(printed(of_plugin),
               EndsWith("Mixed precision type: no\nds_config: {'train_batch_size': 'auto', "
                        "'train_micro_batch_size_per_gpu': 'auto', 'gradient_accumulation_steps': "
                        "'auto', 'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': "
-                       "'none', 'nvme_path': None}, 'offload_param': {'device': 'none', "
+                       "'cpu', 'nvme_path': None}, 'offload_param': {'device': 'none', "
                        "'nvme_path': None}, 'stage3_gather_16bit_weights_on_model_save': False}, "
                        "'gradient_clipping': 'auto', 'steps_per_print': inf, 'fp16': {'enabled': "
                        "False}, 'bf16': {'enabled': False}}\n"));

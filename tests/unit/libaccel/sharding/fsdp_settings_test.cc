@@ -15,6 +15,7 @@
 namespace accel::sharding::fsdp_settings_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -145,7 +146,6 @@ TEST(FsdpSettings, ReadsTheSizeForOtherPoliciesToo) {
 }
 
 TEST(FsdpSettings, RefusesWhatIsNotThereInsteadOfIgnoringIt) {
-  EXPECT_EQ(error_of({.cpu_offload = true}).code(), ErrorCode::kUnsupported);
   const Error error = error_of({}, env({{"FSDP_ACTIVATION_CHECKPOINTING", "true"}}));
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.message(), HasSubstr("FSDP_ACTIVATION_CHECKPOINTING"));
@@ -156,6 +156,12 @@ TEST(FsdpSettings, SaysWhichOptionsChangeNothing) {
               ElementsAre(HasSubstr("FSDP_USE_ORIG_PARAMS) false has no effect")));
   EXPECT_THAT(resolve({.use_orig_params = false}, env()).notices,
               ElementsAre(HasSubstr("use_orig_params")));
+  const auto says_offload = ElementsAre(
+      AllOf(HasSubstr("FSDP_OFFLOAD_PARAMS) true changes nothing"), HasSubstr("in host memory")));
+  EXPECT_THAT(resolve({.cpu_offload = true}, env()).notices, says_offload);
+  EXPECT_THAT(resolve({}, env({{"FSDP_OFFLOAD_PARAMS", "true"}})).notices, says_offload);
+  EXPECT_TRUE(
+      resolve({.cpu_offload = false}, env({{"FSDP_OFFLOAD_PARAMS", "true"}})).notices.empty());
 }
 
 TEST(FsdpSettings, FetchesNothingAheadWithoutPrefetch) {

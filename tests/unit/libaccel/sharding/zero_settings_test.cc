@@ -69,11 +69,41 @@ TEST(ZeroSettings, NameAStageThatDoesNotExist) {
 }
 
 TEST(ZeroSettings, RefuseWhatWouldChangeNumbersOrMemoryAndIsNotThere) {
-  EXPECT_THAT(error_of({.offload_param_device = "cpu"}).message(),
-              HasSubstr("offload_param_device is 'cpu'"));
+  const Error error = error_of({.offload_param_device = "nvme"});
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message(), HasSubstr("offload_param_device is 'nvme'"));
+  EXPECT_THAT(error.remedy(), HasSubstr("set it to cpu or none"));
   EXPECT_THAT(
       error_of({}, env({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "nvme"}})).message(),
       HasSubstr("offload_optimizer_device is 'nvme'"));
+}
+
+TEST(ZeroSettings, SayOnceThatOffloadToHostMemoryChangesNothing) {
+  const FsdpSettings both =
+      resolve_zero({.offload_optimizer_device = "cpu"},
+                   env({{"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "cpu"}}));
+  EXPECT_EQ(both.offload_optimizer_device, "cpu");
+  EXPECT_EQ(both.offload_param_device, "cpu");
+  EXPECT_THAT(both.notices,
+              testing::ElementsAre(testing::AllOf(
+                  HasSubstr("offload_optimizer_device, offload_param_device cpu changes nothing"),
+                  HasSubstr("in host memory"))));
+  const FsdpSettings overruled =
+      resolve_zero({.offload_param_device = "none"},
+                   env({{"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "cpu"}}));
+  EXPECT_TRUE(overruled.notices.empty());
+}
+
+TEST(ZeroSettings, NameADeviceThatIsNone) {
+  const Error error = error_of({.offload_param_device = "disk"});
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(),
+              HasSubstr("offload_param_device is 'disk', expected none, cpu or nvme"));
+  const Error variable =
+      error_of({}, env({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "gpu"}}));
+  EXPECT_EQ(variable.code(), ErrorCode::kEnvInvalid);
+  EXPECT_THAT(variable.message(),
+              HasSubstr("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE is 'gpu'"));
 }
 
 TEST(ZeroSettings, HaveTheNormThatStepsClipTo) {
