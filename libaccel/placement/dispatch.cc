@@ -5,6 +5,7 @@
 // weight of the model changes.
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -24,8 +25,10 @@
 #include "libaccel/engine/checkpoint/series/model_files.h"
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/engine/construction/tensor_memory.h"
+#include "libaccel/engine/pager/read_ahead.h"
 #include "libaccel/engine/pager/weight_file.h"
 #include "libaccel/placement/offload_folder.h"
+#include "runtime/available_memory.h"
 #include "runtime/checkpoint/file_system.h"
 
 namespace accel {
@@ -83,6 +86,14 @@ std::vector<DiskWeight> disk_weights(const torch::nn::Module& model,
   return weights;
 }
 
+// How much of the weights on disk may be in memory.
+std::size_t cache_bytes(const std::optional<MemorySize>& wanted) {
+  if (wanted) return static_cast<std::size_t>(convert_file_size_to_int(*wanted));
+  const auto available = process_memory_available();
+  return available ? static_cast<std::size_t>(*available / 4 * 3)
+                   : std::numeric_limits<std::size_t>::max();
+}
+
 // Gives `tensor` the memory of `values`.
 void put_on_disk(const at::Tensor& tensor, const at::Tensor& values) {
   tensor.requires_grad_(false);
@@ -92,6 +103,21 @@ void put_on_disk(const at::Tensor& tensor, const at::Tensor& values) {
   } else {
     tensor.set_data(values);
   }
+}
+
+// Gives the weights the values of the same place, read ahead in that order; undefined: nothing.
+void put_on_disk(const std::vector<DiskWeight>& weights,
+                 std::vector<at::Tensor> values,
+                 std::size_t max_bytes) {
+  std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> found;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!values[i].defined()) continue;
+    tensors.push_back(weights[i].tensor);
+    found.push_back(std::move(values[i]));
+  }
+  const std::vector<at::Tensor> on_disk = pager::read_ahead(found, max_bytes);
+  for (std::size_t i = 0; i < tensors.size(); ++i) put_on_disk(tensors[i], on_disk[i]);
 }
 
 // ---- loading
@@ -236,6 +262,7 @@ void dispatch_model(torch::nn::Module& model,
   const auto weights = disk_weights(model, device_map, options.offload_buffers);
   if (weights.empty()) return bring_to_memory(model, device_map);
   if (options.offload_dir.empty()) throw no_folder(device_map);
+  const std::size_t max_bytes = cache_bytes(options.disk_cache);
   fill_folder(options.offload_dir, weights);
   const OffloadedWeightsLoader loader({}, options.offload_dir);
   std::vector<at::Tensor> values;
@@ -244,7 +271,7 @@ void dispatch_model(torch::nn::Module& model,
     check_fits(weight.names.front(), weight.tensor, values.back());
   }
   bring_to_memory(model, device_map);
-  for (std::size_t i = 0; i < weights.size(); ++i) put_on_disk(weights[i].tensor, values[i]);
+  put_on_disk(weights, std::move(values), max_bytes);
 }
 
 void disk_offload(torch::nn::Module& model, const fs::path& offload_dir, bool offload_buffers) {
@@ -263,6 +290,7 @@ LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
     return load_checkpoint_in_model(
         model, path, {.dtype = options.dtype, .strict = options.strict});
 
+  const std::size_t max_bytes = cache_bytes(options.disk_cache);
   const auto dtype = checkpoint::wanted_dtype(options.dtype);
   safetensors::TensorMap tensors = checkpoint::read_weights(path, &tensors_of_file);
   checkpoint::FitOptions fit{.strict = options.strict, .dtypes = checkpoint::DtypeRule::kConvert};
@@ -291,8 +319,7 @@ LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
     });
   }
   resident.apply();
-  for (std::size_t i = 0; i < weights.size(); ++i)
-    if (values[i].defined()) put_on_disk(weights[i].tensor, values[i]);
+  put_on_disk(weights, std::move(values), max_bytes);
   return report;
 }
 

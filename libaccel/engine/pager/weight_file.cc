@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
@@ -12,6 +13,8 @@
 #include <accel/error.h>
 
 #include "libaccel/engine/pager/guard_memory.h"
+#include "libaccel/engine/pager/read_ahead.h"
+#include "libaccel/interception/parameter_operators.h"
 #include "runtime/checkpoint/hashed_file.h"
 #include "runtime/page_size.h"
 
@@ -38,12 +41,63 @@ constexpr std::array<std::pair<at::ScalarType, std::string_view>, 17> kNames = {
     {at::kFloat8_e8m0fnu, "float8_e8m0fnu"},
 }};
 
-using Range = GuardRange;
+struct Range : GuardRange {
+  Range(std::size_t bytes, std::size_t before, const std::string& weight)
+      : GuardRange(bytes, {{.offset = before, .bytes = bytes - before, .name = weight}}),
+        name(weight) {}
+  const std::string name;
+};
 
 // Its address marks the storages.
 void release_range(void* range) {
   delete static_cast<Range*>(range);
 }
+
+const Range* range_of(const at::Tensor& tensor) {
+  const at::DataPtr& pointer = tensor.storage().data_ptr();
+  return pointer.get_deleter() == &release_range ? static_cast<const Range*>(pointer.get_context())
+                                                 : nullptr;
+}
+
+bool reads_rows(std::string_view operation) {
+  return operation == "aten::embedding" || operation == "aten::index_select" ||
+         operation == "aten::select" || operation == "aten::index";
+}
+
+// Of a weight that is read ahead.
+class WeightStorage final : public interception::ParameterStorage {
+ public:
+  WeightStorage(at::Storage mapping,
+                std::string name,
+                std::shared_ptr<ReadAhead> reader,
+                std::size_t weight)
+      : mapping_(std::move(mapping)),
+        name_(std::move(name)),
+        reader_(std::move(reader)),
+        weight_(weight) {}
+  ~WeightStorage() override { reader_->retire(weight_); }
+  WeightStorage(const WeightStorage&) = delete;
+  WeightStorage& operator=(const WeightStorage&) = delete;
+
+  void before(interception::OperatorRun& run,
+              const c10::TensorImpl& tensor,
+              bool is_written) const override {
+    if (is_written) {
+      throw Error(ErrorCode::kUnsupported,
+                  std::string(run.name()) + " would write to the parameter " + name_of(tensor) +
+                      ", which lies in a file",
+                  "leave disk out of the device map of a model that is to be changed");
+    }
+    reads_rows(run.name()) ? reader_->use_rows(weight_) : reader_->use(weight_);
+  }
+  [[nodiscard]] std::string name_of(const c10::TensorImpl&) const override { return name_; }
+
+ private:
+  at::Storage mapping_;
+  std::string name_;
+  std::shared_ptr<ReadAhead> reader_;
+  std::size_t weight_;
+};
 
 }  // namespace
 
@@ -75,8 +129,7 @@ at::Tensor tensor_in_file(const FilePlace& place,
   }
   if (bytes == 0) return at::empty(shape, dtype);
   const std::size_t before = place.offset % page_bytes();
-  auto range = std::make_unique<Range>(
-      before + bytes, std::vector<GuardLabel>{{.offset = before, .bytes = bytes, .name = name}});
+  auto range = std::make_unique<Range>(before + bytes, before, name);
   range->map(file.fd(),
              static_cast<off_t>(place.offset - before),
              0,
@@ -100,8 +153,37 @@ at::Tensor tensor_in_file(const FilePlace& place,
 
 bool is_in_file(const at::Tensor& tensor) {
   // Not of the meta device: a storage without memory may refuse to be asked.
-  return tensor.defined() && tensor.is_cpu() && tensor.has_storage() &&
-         tensor.storage().data_ptr().get_deleter() == &release_range;
+  if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage()) return false;
+  if (tensor.storage().data_ptr().get_deleter() == &release_range) return true;
+  const auto* const owner = interception::owner_of(*tensor.unsafeGetTensorImpl());
+  return dynamic_cast<const WeightStorage*>(owner) != nullptr;
+}
+
+std::vector<at::Tensor> read_ahead(std::span<const at::Tensor> weights, std::size_t max_bytes) {
+  std::vector<MappedWeight> mapped;
+  for (const at::Tensor& weight : weights)
+    if (const Range* const range = range_of(weight))
+      mapped.push_back({range->begin(), range->reserved_bytes()});
+  const auto reader = std::make_shared<ReadAhead>(std::move(mapped), max_bytes);
+  std::vector<at::Tensor> tensors;
+  std::size_t index = 0;
+  for (const at::Tensor& weight : weights) {
+    const Range* const range = range_of(weight);
+    if (range == nullptr) {
+      tensors.push_back(weight);
+      continue;
+    }
+    const at::Storage& mapping = weight.storage();
+    auto owner = std::make_unique<WeightStorage>(mapping, range->name, reader, index++);
+    at::Storage storage(at::Storage::use_byte_size_t(),
+                        mapping.nbytes(),
+                        interception::owned_pointer(mapping.mutable_data(), std::move(owner)),
+                        /*allocator=*/nullptr,
+                        /*resizable=*/false);
+    tensors.push_back(
+        interception::make_owned(weight, std::move(storage), weight.scalar_type(), 0));
+  }
+  return tensors;
 }
 
 bool has_weights_in_files(const torch::nn::Module& module) {

@@ -8,10 +8,11 @@
 //   accel::load_checkpoint_and_dispatch(*net, "weights", {.device_map = "auto", .max_memory = {{{"cpu", "2GiB"}}}});
 //   net->forward(input);  // any torch::nn code, unmodified
 //
-// A weight on disk is a tensor on the mapping of its file: operators read it there, the kernel brings its pages in as they are
-// used, and takes them again when memory is short. So it takes no memory of the program's own, and nothing of the module is
-// wrapped. It can only be read: it requires no gradient afterwards, and a write to it ends the program (SIGSEGV) with a message that
-// names it. The files have to stay as they are while the model lives; reading what was cut off ends the program (SIGBUS).
+// A weight on disk is a tensor on the mapping of its file: operators read it there. A thread reads the next ones ahead, in the order of
+// the forward before (at first in that of the model), and lets go of what is used last when they may not all be in memory. So
+// they take no memory of the program's own, and nothing of the module is wrapped. They can only be read: they require no
+// gradient afterwards, and an operator that would write to one throws kUnsupported with its name; code that writes by its address ends
+// the program (SIGSEGV) with a message that names it. The files have to stay as they are while the model lives; reading what was cut off ends the program (SIGBUS).
 //
 // A folder of offloaded weights is that of HF Accelerate, which reads ours as this reads its own: `NAME.dat` with the values in
 // row-major order, and index.json with dtype and shape by name.
@@ -106,6 +107,9 @@ struct DispatchOptions {
   std::filesystem::path offload_dir;
   // Buffers of modules on disk go there too.
   bool offload_buffers = false;
+  // How much of the weights on disk may be in memory at once: read ahead of their use, or left from before. The two largest always
+  // may. Default: three quarters of what the process can take when it is called.
+  std::optional<MemorySize> disk_cache = {};
 };
 
 // Puts each module where the map says. What a build without GPUs has are "cpu" and "disk". Errors  throws kInvalidArgument: a
@@ -133,6 +137,8 @@ struct LoadAndDispatchOptions {
   // memory, because BLAS sums in another order for other addresses.
   std::filesystem::path offload_folder;
   bool offload_buffers = false;
+  // As DispatchOptions::disk_cache.
+  std::optional<MemorySize> disk_cache;
   // As LoadModelOptions::dtype, and what sizes are computed with.
   std::string dtype;
   bool strict = false;

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "libaccel/engine/pager/forward_order.h"
+
 namespace accel::pager::paging_policy_test {
 namespace {
 
@@ -192,6 +194,42 @@ TEST(PagingPolicy, NeedsHardlyMoreFillsThanTheBestScheduleOfAll) {
     // Over three steps the rule that looks one step ahead may lose one fill a step at most.
     EXPECT_LE(3 * fills_of(step, num_units, room), fewest_fills(step, room) + 3) << round;
   }
+}
+
+// What each use of `forward`, repeated, is followed by in the expectation.
+void expect_foreseen(ForwardOrder& order, const std::vector<std::size_t>& forward) {
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    order.use(forward[i]);
+    EXPECT_THAT(order.trace().upcoming(1), ElementsAre(forward[(i + 1) % forward.size()])) << i;
+  }
+}
+
+TEST(ForwardOrder, IsAtFirstThatOfTheWeights) {
+  ForwardOrder order(3);
+
+  expect_foreseen(order, {0, 1, 2});
+  expect_foreseen(order, {0, 1, 2});
+}
+
+TEST(ForwardOrder, IsLearnedFromOneForward) {
+  ForwardOrder order(4);
+  // 3 is used in each layer, and begins the forward.
+  const std::vector<std::size_t> forward = {3, 2, 3, 0, 3, 1};
+  for (const std::size_t weight : forward) order.use(weight);
+
+  expect_foreseen(order, forward);
+  expect_foreseen(order, forward);
+}
+
+TEST(ForwardOrder, WeightsThatAreLeftOutDoNotStopIt) {
+  ForwardOrder order(4);
+  for (int forward = 0; forward < 5; ++forward) {
+    order.use_rows(0);
+    order.use(1);
+    order.use(2);  // 3 is never used
+  }
+
+  expect_foreseen(order, {1, 2});
 }
 
 }  // namespace

@@ -218,12 +218,68 @@ TEST(Offload, AWriteToAWeightOnDiskNamesIt) {
   const auto model = seeded();
   disk_offload(*model, folder.file("weights"));
 
+  EXPECT_THAT(
+      test::error_of([&] { (void)model->first->bias.zero_(); }).message(),
+      HasSubstr("aten::zero_ would write to the parameter first.bias, which lies in a file"));
   EXPECT_EXIT(
-      (void)model->first->bias.zero_(),
+      *model->first->bias.data_ptr<float>() = 0,
       ::testing::KilledBySignal(SIGSEGV),
       AllOf(HasSubstr("[pager.read_only]: parameter 'first.bias' was written to at byte 0 of "
                       "24, which lies in a file"),
             HasSubstr("leave disk out")));
+}
+
+// Pages of files that are mapped and in memory.
+std::size_t mapped_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t size = 0;
+  std::size_t resident = 0;
+  std::size_t shared = 0;
+  statm >> size >> resident >> shared;
+  return shared * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+TEST(Offload, AModelLargerThanItsMemoryStreams) {
+  const ScratchFolder folder;
+  constexpr std::int64_t kSide = 1024;
+  constexpr std::int64_t kWeight = 4 << 20;
+  torch::nn::Sequential model;
+  for (int i = 0; i < 12; ++i)
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(kSide, kSide).bias(false)));
+  const torch::Tensor input = torch::ones({1, kSide});
+  const torch::Tensor expected = model->forward(input);
+
+  dispatch_model(
+      *model, {{"", "disk"}}, {.offload_dir = folder.file("weights"), .disk_cache = 3 * kWeight});
+
+  const std::size_t before = mapped_bytes();
+  for (int forward = 0; forward < 3; ++forward) {
+    torch::Tensor output = input;
+    for (const auto& layer : model->children()) {
+      output = layer->as<torch::nn::Linear>()->forward(output);
+      // One is being used while another one leaves; code of libraries that runs for the first time takes less than another weight.
+      EXPECT_LE(mapped_bytes(), before + static_cast<std::size_t>(5 * kWeight));
+    }
+    EXPECT_TRUE(torch::equal(output, expected));
+  }
+}
+
+TEST(Offload, AProcessThatIsForkedComputesToo) {
+  const ScratchFolder folder;
+  const auto model = seeded();
+  const torch::Tensor expected = model->forward(tokens());
+  disk_offload(*model, folder.file("weights"));
+  EXPECT_TRUE(torch::equal(model->forward(tokens()), expected));
+
+  EXPECT_EXIT(
+      {
+        auto own = model;
+        const bool is_equal = torch::equal(own->forward(tokens()), expected);
+        dispatch_model(*own, {{"", "cpu"}});  // the last use of the thread that this process lacks
+        std::_Exit(is_equal ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0),
+      "");
 }
 
 TEST(Offload, AnOptimizerLeavesWeightsOnDiskAlone) {
