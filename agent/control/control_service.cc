@@ -271,6 +271,11 @@ grpc::ServerUnaryReactor* ControlService::SignalJob(Context* context,
   });
 }
 
+void ControlService::add_steps(const v1::Job& known, v1::Job& shown) {
+  show_steps(shown, parts_.jobs.counters_of(known));
+  parts_.jobs.look_at(known);
+}
+
 grpc::ServerUnaryReactor* ControlService::GetJob(Context* context,
                                                  const v1::JobRef* request,
                                                  v1::Job* job) {
@@ -278,6 +283,7 @@ grpc::ServerUnaryReactor* ControlService::GetJob(Context* context,
     const auto found = job_for(caller, request->job(), Deed::kSee);
     if (found) {
       *job = **found;
+      if (request->with_steps()) add_steps(**found, *job);
       return finish({});
     }
     if (!may_be_elsewhere(found.error())) return finish(found.error());
@@ -298,9 +304,7 @@ grpc::ServerUnaryReactor* ControlService::ListJobs(Context* context,
     for (const v1::Job* job : parts_.jobs.all()) {
       if (!policy.allows(caller, Deed::kSee, job->uid())) continue;
       jobs.push_back(*job);
-      if (!request->with_steps()) continue;
-      show_steps(jobs.back(), parts_.jobs.counters_of(*job));
-      parts_.jobs.look_at(*job);
+      if (request->with_steps()) add_steps(*job, jobs.back());
     }
     list->set_node_id(parts_.config.node_id);
     list->set_draining(parts_.jobs.is_draining());

@@ -121,6 +121,8 @@ class ControlService final : public v1::Control::CallbackService {
 
   // The job, when `caller` may do that to it. Errors  kJobUnknown, also for jobs of others.
   Result<const v1::Job*> job_for(const Caller& caller, const std::string& job, Deed deed) const;
+  // Gives the workers of `shown` the steps of the agent's last look; it looks again for the next answer.
+  void add_steps(const v1::Job& known, v1::Job& shown);
   // Looks the users up as they are now: the job runs with their groups.
   using TakeAccount = std::function<void(const Result<UserAccount>&)>;
   void find_account(const Caller& caller, const v1::JobSpec& spec, const TakeAccount& take) const;

@@ -113,10 +113,11 @@ void visit_distcp_values(const fs::path& folder,
   }
   for (const auto& [name, places] : by_file) {
     const DistcpFile file(folder / name);
-    for (const auto& [begin, found] : places)
-      for (const DistcpValue* const value : found)
+    for (const auto& place : places)
+      for (const DistcpValue* const value : place.second)
         naming(value->name, [&] {
-          use(*value, or_throw(TorchFile::open(or_throw(file.all.part(begin, value->bytes)))));
+          const FileSlice bytes = or_throw(file.all.part(value->begin, value->bytes));
+          use(*value, or_throw(TorchFile::open(bytes)));
         });
   }
 }

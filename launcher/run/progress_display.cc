@@ -73,7 +73,7 @@ void ProgressDisplay::erase() {
 
 // Other events that come meanwhile are taken later, in their order.
 void ProgressDisplay::hide() {
-  constexpr std::chrono::milliseconds kPatience{200};
+  constexpr std::chrono::milliseconds kPatience{2000};
   if (shown_.empty()) return;
   host_.request(supervisor::ShowStatus{++num_shown_, "", false});
   const TimePoint until = options_.now() + kPatience;

@@ -1,7 +1,7 @@
 // ProgressDisplay: keeps a ProgressLine on the terminal, by the shim that writes the workers' output.
 //
 // It asks the shim each second where the workers are, and has it keep the line below their output. Before the launcher writes itself, or
-// stops itself, hide() waits until the shim has erased the line, 200 ms at most. Events of the shim that come meanwhile are held, so its
+// stops itself, hide() waits until the shim has erased the line, 2 s at most. Events of the shim that come meanwhile are held, so its
 // owner takes all of them from next_event().
 //
 // Threads:  one.

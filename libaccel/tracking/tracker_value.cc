@@ -15,10 +15,6 @@ const TrackerValue* TrackerDict::find(std::string_view name) const {
   return found == items_.end() ? nullptr : &found->second;
 }
 
-std::size_t TrackerDict::size() const noexcept {
-  return items_.size();
-}
-
 bool TrackerValue::is_number() const noexcept {
   return std::holds_alternative<bool>(data_) || std::holds_alternative<std::int64_t>(data_) ||
          std::holds_alternative<double>(data_);

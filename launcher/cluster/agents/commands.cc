@@ -37,9 +37,10 @@ Patience patience_of(const Flags& flags) {
   return Patience(std::chrono::milliseconds(static_cast<std::int64_t>(flags.wait * 1000)));
 }
 
-Result<v1::Job> find_job(const AgentClient& client, const Flags& flags) {
+Result<v1::Job> find_job(const AgentClient& client, const Flags& flags, bool with_steps = false) {
   v1::JobRef ref;
   ref.set_job(flags.job);
+  ref.set_with_steps(with_steps);
   return call_patiently(client, &v1::Control::Stub::GetJob, ref, patience_of(flags));
 }
 
@@ -144,35 +145,16 @@ void print_list(const v1::JobList& list, bool json) {
   if (!list.notice().empty()) launcher::tell(kProgram, list.notice());
 }
 
-// The agent knows the steps of its last look, and looks again for the next list.
-v1::ListReq with_steps() {
-  v1::ListReq request;
-  request.set_with_steps(true);
-  return request;
-}
-
-// Gives the workers of `job` the steps that the agent knows of them.
-Result<void> add_steps(const AgentClient& client, v1::Job& job) {
-  if (num_alive(job) == 0) return {};
-  const auto list = list_jobs(client, with_steps());
-  if (!list) return list.error();
-  for (const v1::Job& known : list->jobs()) {
-    // After a restart in between the steps are of other processes.
-    if (known.job_uuid() == job.job_uuid() && known.generation() == job.generation())
-      *job.mutable_workers() = known.workers();
-  }
-  return {};
-}
-
 int status(const AgentClient& client, const Flags& flags) {
   if (!flags.job.empty()) {
-    auto job = find_job(client, flags);
+    const auto job = find_job(client, flags, /*with_steps=*/true);
     if (!job) return fail(job.error());
-    if (auto added = add_steps(client, *job); !added) return fail(added.error());
     flags.json ? print_json(*job) : print_details(*job);
     return 0;
   }
-  const auto list = list_jobs(client, flags.json ? with_steps() : v1::ListReq());
+  v1::ListReq request;
+  request.set_with_steps(flags.json);
+  const auto list = list_jobs(client, request);
   if (!list) return fail(list.error());
   print_list(*list, flags.json);
   return 0;

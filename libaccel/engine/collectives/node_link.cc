@@ -14,6 +14,7 @@
 #include "libaccel/engine/shm/group/wait_slice.h"
 #include "libaccel/engine/shm/memory/call.h"
 #include "libaccel/tensors/tensor_memory.h"
+#include "runtime/text/first_line.h"
 
 namespace accel {
 namespace {
@@ -67,7 +68,7 @@ std::string gloo_text(const char* what) {
   std::string_view text = what;
   const std::size_t place_end = text.starts_with("[/") ? text.find("] ") : std::string_view::npos;
   if (place_end != std::string_view::npos) text.remove_prefix(place_end + 2);
-  return std::string(text.substr(0, text.find('\n')));
+  return first_line(text);
 }
 
 std::string peer_text(int peer) {

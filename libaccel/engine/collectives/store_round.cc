@@ -9,6 +9,7 @@
 #include <accel/error.h>
 
 #include "runtime/printable.h"
+#include "runtime/text/first_line.h"
 #include "runtime/text/seconds_text.h"
 
 namespace accel {

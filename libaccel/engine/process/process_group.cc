@@ -52,6 +52,7 @@
 #include "libaccel/engine/process/supervisor_link.h"
 #include "libaccel/engine/shm/memory/node_identity.h"
 #include "libaccel/interception/state_staging.h"
+#include "runtime/text/first_line.h"
 
 namespace accel {
 namespace {
@@ -189,10 +190,6 @@ void translated(std::string_view operation, int rank, int size, F&& act) {
 }
 
 }  // namespace
-
-std::string first_line(std::string_view text) {
-  return std::string(text.substr(0, text.find('\n')));
-}
 
 Error collective_error(std::string_view what, std::string_view operation, int rank, int size) {
   const bool lost = contains_any(what,

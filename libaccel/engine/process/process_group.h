@@ -205,7 +205,4 @@ Error collective_error(std::string_view what, std::string_view operation, int ra
 // The same error of the shared memory backend, with the operation and the rank before its message. Pure.
 Error collective_error(const Error& cause, std::string_view operation, int rank, int size);
 
-// The text up to its first newline; LibTorch appends stack traces to its messages.
-std::string first_line(std::string_view text);
-
 }  // namespace accel

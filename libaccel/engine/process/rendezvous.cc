@@ -22,6 +22,7 @@
 
 #include "libaccel/engine/process/process_group.h"
 #include "runtime/printable.h"
+#include "runtime/text/first_line.h"
 #include "runtime/text/number_text.h"
 #include "runtime/unique_fd.h"
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -41,10 +42,10 @@ class ACCEL_EXPORT TrackerDict {
   void emplace_back(std::string name, TrackerValue value);
   // nullptr when there is none.
   [[nodiscard]] const TrackerValue* find(std::string_view name) const;
-  [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
+  [[nodiscard]] bool empty() const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
-  [[nodiscard]] auto begin() const noexcept { return items_.begin(); }
-  [[nodiscard]] auto end() const noexcept { return items_.end(); }
+  [[nodiscard]] const Item* begin() const noexcept;
+  [[nodiscard]] const Item* end() const noexcept;
 
  private:
   std::vector<Item> items_;
@@ -85,6 +86,19 @@ class ACCEL_EXPORT TrackerValue {
  private:
   Data data_;
 };
+
+inline bool TrackerDict::empty() const noexcept {
+  return items_.empty();
+}
+inline std::size_t TrackerDict::size() const noexcept {
+  return items_.size();
+}
+inline const TrackerDict::Item* TrackerDict::begin() const noexcept {
+  return items_.data();
+}
+inline const TrackerDict::Item* TrackerDict::end() const noexcept {
+  return items_.data() + items_.size();
+}
 
 // The numbers of a tensor, on the host. Throws c10::Error for an undefined tensor.
 ACCEL_EXPORT TrackerValue listify(const at::Tensor& tensor);

@@ -165,8 +165,10 @@ bool ConsoleWriter::write_all(std::string_view& bytes, int& error) {
   return true;
 }
 
-// A terminal that takes nothing now (Ctrl-S) is left as it is: nobody waits for this line.
+// A terminal that takes nothing now (Ctrl-S) gets no new line. The owner waits for an erased one, to write below it: a busy
+// terminal has some time for that.
 void ConsoleWriter::update_status() {
+  constexpr int kMillisecondsToErase = 1000;
   std::optional<StatusRequest> request;
   std::size_t num_asked = 0;
   {
@@ -176,9 +178,10 @@ void ConsoleWriter::update_status() {
   }
   if (request) status_.set(std::move(request->text), request->despite_returns);
   const std::string bytes = status_.update(at_line_start_);
+  const int patience = bytes == StatusLine::kErase ? kMillisecondsToErase : 0;
   pollfd room{.fd = options_.fd, .events = POLLOUT, .revents = 0};
-  const bool can_write = is_terminal_ && !is_dead_ && !bytes.empty() && ::poll(&room, 1, 0) == 1 &&
-                         (room.revents & POLLOUT) != 0;
+  const bool can_write = is_terminal_ && !is_dead_ && !bytes.empty() &&
+                         ::poll(&room, 1, patience) == 1 && (room.revents & POLLOUT) != 0;
   if (can_write &&
       ::write(options_.fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()))
     status_.drew(at_line_start_);

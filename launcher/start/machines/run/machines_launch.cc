@@ -416,7 +416,8 @@ class MachinesLaunch {
       case SIGTERM:
       case SIGHUP:
       case SIGUSR1:
-        return ask_to_stop(signal);
+        ask_to_stop(signal);
+        return shim_.end_progress();
       case SIGTSTP:
         is_suspending_ = true;
         if (machine_) machine_->suspend(true);
@@ -444,7 +445,6 @@ class MachinesLaunch {
   }
 
   void ask_to_stop(int signal) {
-    shim_.end_progress();
     if (options_.watch != nullptr) options_.watch->ask_to_stop();
     if (++num_signals_ > 1) {
       if (is_busy_) stop_workers(StopMode::kKill, 0);

@@ -22,6 +22,7 @@
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/shm/memory/node_identity.h"
 #include "libaccel/engine/shm/memory/peer_watch.h"
+#include "runtime/text/first_line.h"
 #include "runtime/text/seconds_text.h"
 
 namespace accel::checkpoint {
