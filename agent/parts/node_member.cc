@@ -24,7 +24,7 @@ NodeMember::NodeMember(boost::asio::io_context& loop,
       workers_(loop,
                options_.workers,
                {.on_parked = [this](WorkersParked event) { session_.handle(std::move(event)); },
-                .on_exited = [this](WorkerExited event) { session_.handle(std::move(event)); },
+                .on_exited = [this](WorkerExited event) { take_exit(std::move(event)); },
                 .on_gone =
                     [this](WorkersGone event) {
                       session_.handle(std::move(event));
@@ -52,6 +52,14 @@ void NodeMember::leave(const std::string& reason, supervisor::Milliseconds grace
                  .generation = generation,
                  .grace = grace,
                  .reason = StopReason::kCancelled});
+}
+
+// A preemption is no failure of the job, which would be restarted for it.
+void NodeMember::take_exit(WorkerExited exited) {
+  const int requeue = options_.workers.spec.stop.requeue_exit_code;
+  if (!is_leaving_ && exited.exit.is_failure() && exited.exit.is_preempted(requeue))
+    return handlers_.on_preempted(exited.exit.global_rank);
+  session_.handle(std::move(exited));
 }
 
 void NodeMember::stop_workers(supervisor::Milliseconds grace) {

@@ -36,6 +36,8 @@ class NodeMember {
     std::function<void(const std::string&)> on_line;  // for people
     std::function<void(bool is_connected, const std::string& why)> on_connection;
     std::function<void(const std::string&)> on_refused;  // no further try makes sense
+    // A rank has saved for a preemption that nobody told this node of, and its shim stops the others: the node is to leave.
+    std::function<void(int rank)> on_preempted;
     std::function<void()> on_finished;
   };
   NodeMember(boost::asio::io_context& loop,
@@ -71,6 +73,7 @@ class NodeMember {
 
  private:
   void carry_out(const MemberAction& action);
+  void take_exit(WorkerExited exited);
 
   NodeMemberOptions options_;
   Handlers handlers_;

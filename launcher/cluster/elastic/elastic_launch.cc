@@ -240,6 +240,7 @@ class ElasticLaunch {
             .on_connection = [this](bool is_connected,
                                     const std::string& why) { on_connection(is_connected, why); },
             .on_refused = [this](const std::string& why) { on_refused(why); },
+            .on_preempted = [this](int rank) { follow_preemption(rank); },
             .on_finished = [this] { close(); }});
     if (is_by_etcd()) {
       wait_to_meet(kControlLossGrace);
@@ -397,16 +398,28 @@ class ElasticLaunch {
         stop_signal_ = signal;
         hosting_.stop_job(granted(signal));
       } else if (num_signals_ == 1 && !is_ending_) {
-        begin_to_end();
-        is_leaving_ = true;
-        status_ = supervisor::exit_code_after(signal);
-        if (place_.seat) place_.seat->give_up();  // who comes now shall not join a host that goes
-        member_ ? member_->leave("stopped by a signal", granted(signal)) : quit();
+        leave_job("stopped by a signal", signal);
+      } else if (num_signals_ == 1 && is_preempted_) {
+        // The notice itself: a rank was faster than we.
       } else if (member_) {
         member_->kill();
       }
       wait_for_signal();
     });
+  }
+
+  void follow_preemption(int rank) {
+    if (is_ending_) return;
+    is_preempted_ = true;
+    leave_job("rank " + std::to_string(rank) + " has saved for its preemption", SIGTERM);
+  }
+
+  void leave_job(const std::string& why, int signal) {
+    begin_to_end();
+    is_leaving_ = true;
+    status_ = supervisor::exit_code_after(signal);
+    if (place_.seat) place_.seat->give_up();  // who comes now shall not join a host that goes
+    member_ ? member_->leave(why, granted(signal)) : quit();
   }
 
   supervisor::Milliseconds granted(int signal) const {
@@ -467,7 +480,8 @@ class ElasticLaunch {
   bool is_welcome_ = false;
   bool is_ending_ = false;
   bool is_closing_ = false;
-  bool is_leaving_ = false;           // by a signal
+  bool is_leaving_ = false;           // by a signal, or by a preemption that only a worker heard of
+  bool is_preempted_ = false;         // the latter
   bool has_stopped_workers_ = false;  // since their coordinator went
   bool has_ended_well_ = false;       // every rank of this node, before that
   bool has_ctrl_c_ = false;           // at the terminal of this machine

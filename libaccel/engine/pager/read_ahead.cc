@@ -11,7 +11,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -73,6 +72,8 @@ class ReadAhead::Reader {
     arrived_.wait(lock, [&] {
       return states_[weight] != State::kEvicted && states_[weight] != State::kRead;
     });
+    wanted_.erase(std::ranges::find(wanted_, weight));
+    if (may_have_work()) wake();
   }
 
   void use_rows(std::size_t weight) {
@@ -145,12 +146,10 @@ class ReadAhead::Reader {
     std::vector<bool> is_evicted(weights_.size());
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       is_evicted[i] = states_[i] == State::kEvicted;
-      if (states_[i] == State::kResident) evictable.push_back(i);
+      if (states_[i] == State::kResident && !is_wanted(i)) evictable.push_back(i);
     }
-    while (!wanted_.empty()) {
-      Prefetch urgent{wanted_.front(), {}};
-      wanted_.pop_front();
-      if (states_[urgent.unit] != State::kEvicted) continue;
+    if (const auto first = first_wanted()) {
+      Prefetch urgent{*first, {}};
       std::size_t live = live_bytes_;
       while (live + sizes_[urgent.unit] > max_bytes_) {
         const auto victim = choose_victim(order_.trace(), evictable);
@@ -163,6 +162,16 @@ class ReadAhead::Reader {
     }
     return choose_prefetch(
         order_.trace(), {sizes_, evictable, live_bytes_, max_bytes_}, is_evicted, kDepth);
+  }
+
+  [[nodiscard]] bool is_wanted(std::size_t weight) const {
+    return std::ranges::count(wanted_, weight) > 0;
+  }
+
+  [[nodiscard]] std::optional<std::size_t> first_wanted() const {
+    const auto first = std::ranges::find_if(
+        wanted_, [&](std::size_t weight) { return states_[weight] == State::kEvicted; });
+    return first == wanted_.end() ? std::nullopt : std::optional(*first);
   }
 
   void fetch(const Prefetch& next, std::unique_lock<std::mutex>& lock) {
@@ -195,7 +204,7 @@ class ReadAhead::Reader {
       (void)::madvise(
           pages.begin + at, std::min(kPieceBytes, pages.bytes - at), MADV_POPULATE_READ);
       const std::lock_guard lock(mutex_);
-      const bool is_other_wanted = !wanted_.empty() && std::ranges::count(wanted_, weight) == 0;
+      const bool is_other_wanted = !is_wanted(weight) && first_wanted();
       if (is_stopping_ || states_[weight] == State::kRetired || is_other_wanted) return false;
     }
     return true;
@@ -210,8 +219,8 @@ class ReadAhead::Reader {
   std::condition_variable arrived_;
   ForwardOrder order_;
   std::vector<State> states_;
-  std::deque<std::size_t> wanted_;  // by operators
-  std::vector<std::size_t> busy_;   // whose pages the thread is at
+  std::vector<std::size_t> wanted_;  // by operators that wait, in the order of their coming
+  std::vector<std::size_t> busy_;    // whose pages the thread is at
   std::size_t live_bytes_ = 0;
   Statistics statistics_;
   bool has_work_ = false;

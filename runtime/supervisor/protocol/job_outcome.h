@@ -59,6 +59,11 @@ struct WorkerExit {
   [[nodiscard]] bool is_failure() const {
     return cause != ExitCause::kOk && cause != ExitCause::kStoppedByUs;
   }
+  // It has saved for a preemption and ended as one that is to be started again. SLURM signals every process, so a worker can be done
+  // before its launcher has the signal. requeue_code: StopPolicy's; 0: no code says so.
+  [[nodiscard]] bool is_preempted(int requeue_code) const {
+    return has_saved && requeue_code != 0 && exit_code == requeue_code;
+  }
 };
 
 // A process that outlived its rank and had to be ended.

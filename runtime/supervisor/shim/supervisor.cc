@@ -134,8 +134,7 @@ void Supervisor::Impl::worker_ended(Worker& worker, bool succeeded, TimePoint se
   const WorkerExit exit = record(group_.reap(worker, ran_out_of_memory(worker)), seen_at);
   await_tail(exit.local_rank);
   if (state_ != State::kRunning) return;
-  const int requeue = spec_.stop.requeue_exit_code;
-  if (exit.has_saved && requeue != 0 && exit.exit_code == requeue) {
+  if (exit.is_preempted(spec_.stop.requeue_exit_code)) {
     follow_preemption();
   } else if (exit.cause != ExitCause::kOk) {
     stop_after_failure();

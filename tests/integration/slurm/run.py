@@ -273,6 +273,16 @@ class Slurm(SlurmTest):
         self.assertEqual(self.end(job), ("FAILED", 85), self.said())
         self.assert_nothing_is_left()
 
+    def test_fault_69_workers_that_are_told_before_their_launchers_are_no_failure(self):
+        job = self.launch("--num_processes", 2, "--max_restarts", 3, FAULT_WORKER, "saves", "yes", "token")
+        self.wait_for("ready", 2)
+        for line in self.said().splitlines():
+            if line.startswith("ready "):
+                os.kill(int(line.split()[1]), signal.SIGUSR1)
+        self.assertEqual(self.end(job), ("FAILED", 85), self.said())
+        self.assertEqual(self.said().splitlines().count("saved"), 2, self.said())
+        self.assert_nothing_is_left()
+
     def test_fault_69_a_job_that_is_preempted_saves_and_goes_on_later(self):
         worker = self.worker(HELLO + '[ "$SLURM_RESTART_COUNT" = 1 ] && exit 0\n' f'exec {FAULT_WORKER} saves yes token\n')
         # It ends by itself before the partition's GraceTime is over: so the script queues it again, not SLURM.

@@ -4,6 +4,7 @@
 #include "launcher/start/machines/decisions/machine.h"
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "launcher/start/machines/board/agreement.h"
@@ -245,6 +246,13 @@ void Machine::workers_not_ready(const Error& why) {
 
 void Machine::worker_failed(const WorkerExit& exit) {
   if (phase_ == Phase::kRunning && !is_stopping_) note_failure(exit);
+}
+
+void Machine::worker_preempted(const WorkerExit& exit) {
+  if (phase_ != Phase::kRunning || std::exchange(is_stopping_, true)) return;
+  note_stop({.kind = StopKind::kSignal,
+             .exit_code = 128 + SIGTERM,
+             .text = "rank " + std::to_string(exit.global_rank) + " has saved for its preemption"});
 }
 
 void Machine::note_failure(const WorkerExit& exit) {

@@ -75,6 +75,8 @@ class Machine {
   void workers_ready();
   void workers_not_ready(const Error& why);
   void worker_failed(const supervisor::WorkerExit& exit);
+  // One that WorkerExit::is_preempted(): the job stops as after a signal. The shim stops the workers here.
+  void worker_preempted(const supervisor::WorkerExit& exit);
   void workers_ended(const supervisor::JobOutcome& outcome);
   // The first signal of our user; `name` as in "SIGINT".
   [[nodiscard]] MachineActions asked_to_stop(int signal, const std::string& name);

@@ -375,6 +375,10 @@ class MachinesLaunch {
       machine_ ? machine_->workers_not_ready(failed->error) : store_.not_opened(failed->error);
     } else if (const auto* exit = std::get_if<supervisor::WorkerExit>(&event)) {
       if (!exit->is_failure()) return exchange();
+      if (exit->is_preempted(options_.spec.stop.requeue_exit_code)) {
+        machine_->worker_preempted(*exit);
+        return exchange();
+      }
       if (!failed_here_) failed_here_ = *exit;
       machine_->worker_failed(*exit);
     } else if (const auto* ended = std::get_if<supervisor::GenerationEnded>(&event)) {

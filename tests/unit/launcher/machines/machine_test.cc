@@ -140,6 +140,30 @@ TEST_F(Machines, ASignalOnOneStopsAll) {
   EXPECT_THAT(a.machine.verdict()->text, HasSubstr("machine 1"));
 }
 
+// SLURM signals every process: a worker may have saved and ended before its launcher has heard of it.
+TEST_F(Machines, AWorkerThatHasSavedForItsPreemptionStopsTheJobAndIsNoFailure) {
+  auto& a = add(card_of(0, 2), {.max_restarts = 1});
+  auto& b = add(card_of(1, 2));
+  steps(8);
+  b.machine.worker_preempted(failed_worker(1, 85));
+  EXPECT_TRUE(b.machine.asked_to_stop(15, "SIGTERM").empty());  // the notice itself: is known
+  steps(2);
+  EXPECT_EQ(a.count<StopWorkers>(), 1);
+  EXPECT_EQ(b.count<StopWorkers>(), 0);  // its shim does that
+  supervisor::JobOutcome saved = outcome_with(85);
+  saved.has_saved = true;
+  a.machine.workers_ended(saved);
+  b.machine.workers_ended(saved);
+  steps(4);
+  for (const auto* launcher : {&a, &b}) {
+    EXPECT_EQ(launcher->count<BeginAgain>(), 0);
+    EXPECT_EQ(launcher->machine.verdict()->kind, VerdictKind::kStopped);
+    EXPECT_EQ(launcher->machine.verdict()->exit_code, 85);
+    EXPECT_THAT(launcher->machine.verdict()->text,
+                HasSubstr("rank 1 has saved for its preemption"));
+  }
+}
+
 TEST_F(Machines, OneThatIsStoppedBeforeTheJobBeginsLeavesItsPlaceFree) {
   auto& a = add(card_of(0, 3));
   auto& b = add(card_of(1, 3));
