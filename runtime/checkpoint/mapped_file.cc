@@ -157,15 +157,27 @@ void MappedFile::read_ahead(std::uint64_t offset, std::uint64_t bytes) const {
                     std::to_string(offset + bytes));
   }
   const std::uint64_t begin = offset / page_bytes() * page_bytes();
-  // The device works on what comes next while this is looked at.
-  const std::uint64_t end = std::min<std::uint64_t>(size_, offset + bytes + kAhead);
-  (void)::madvise(
-      const_cast<std::byte*>(begin_) + begin, end - begin, MADV_WILLNEED);  // NOLINT: as above
+  advise(begin, offset + bytes);
   const int error = populate(begin_ + begin, offset + bytes - begin);
   if (error != 0 || watched_->lacks_pages.load()) verify_unchanged();
   if (error != 0) {
     throw Error(ErrorCode::kFileIo, "cannot read " + path_.string() + ": " + errno_text(error));
   }
+}
+
+// The device works on what comes next while [begin, end) is looked at. It is told of each byte once, since that costs a look at each
+// page; of threads that go through the file at different places the one further behind tells again.
+void MappedFile::advise(std::uint64_t begin, std::uint64_t end) const {
+  const std::uint64_t advised = advised_end_.load(std::memory_order_relaxed);
+  const bool goes_on = begin <= advised && advised <= end + kAhead;
+  const std::uint64_t from = goes_on ? advised : begin;
+  const std::uint64_t to = whole_pages(std::min<std::uint64_t>(size_, end + kAhead));
+  const bool is_little = to < whole_pages(size_) && to < from + kAhead / 2;
+  if (to <= from || (goes_on && is_little)) return;
+  (void)::madvise(const_cast<std::byte*>(begin_) + from,
+                  to - from,
+                  MADV_WILLNEED);  // NOLINT: nothing is written
+  advised_end_.store(to, std::memory_order_relaxed);
 }
 
 void MappedFile::verify_unchanged() const {

@@ -10,6 +10,7 @@
 // Threads:  any.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -51,12 +52,15 @@ class MappedFile {
              const struct stat& status,
              const std::byte* begin,
              Watched* watched) noexcept;
+  void advise(std::uint64_t begin, std::uint64_t end) const;
+
   std::filesystem::path path_;
   UniqueFd fd_;
   struct stat status_;  // when it was mapped
   const std::byte* begin_;
   std::size_t size_;
   Watched* watched_;
+  mutable std::atomic<std::uint64_t> advised_end_{0};  // the device was told of what lies before
 };
 
 }  // namespace accel::checkpoint

@@ -91,10 +91,6 @@ class SharedHome final : public ParameterHome {
       offset += static_cast<off_t>(unit->bytes);
       memory_.push_back(std::move(unit));
     }
-    memory_fd_ = UniqueFd(::fcntl(memory, F_DUPFD_CLOEXEC, 0));
-    if (!memory_fd_)
-      return Error(ErrorCode::kOutOfMemory,
-                   "the memory of parameters cannot be kept open: " + errno_text(errno));
     return {};
   }
 
@@ -113,12 +109,12 @@ class SharedHome final : public ParameterHome {
   }
 
   void begin_load() override {
-    remap(pager::GuardRange::Access::kReadWrite);
+    set_access(pager::GuardRange::Access::kReadWrite);
     permit_->give();
   }
   void end_load() override {
     permit_->withdraw();
-    remap(pager::GuardRange::Access::kRead);
+    set_access(pager::GuardRange::Access::kRead);
   }
 
  private:
@@ -133,17 +129,12 @@ class SharedHome final : public ParameterHome {
         std::to_string(bytes) + " bytes of parameters cannot be reserved: " + errno_text(errno));
   }
 
-  void remap(pager::GuardRange::Access access) {
-    off_t offset = 0;
-    for (const auto& unit : memory_) {
-      unit->reading->map(memory_fd_.get(), offset, 0, unit->bytes, access);
-      offset += static_cast<off_t>(unit->bytes);
-    }
+  void set_access(pager::GuardRange::Access access) {
+    for (const auto& unit : memory_) unit->reading->set_access(unit->bytes, access);
   }
 
   std::vector<Unit> units_;
   std::shared_ptr<ProcessGroup> group_;
-  UniqueFd memory_fd_;
   std::vector<std::shared_ptr<UnitMemory>> memory_;
   std::shared_ptr<pager::WritePermit> permit_ = make_shared_permit();  // of the views to be read
   std::vector<at::Tensor> flats_;

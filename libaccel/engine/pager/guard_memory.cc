@@ -32,6 +32,10 @@ namespace {
 // Why what is mapped may only be read.
 enum class ReadOnly : std::uint8_t { kNo, kShared, kFile };
 
+int protection_of(GuardRange::Access access) {
+  return access == GuardRange::Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
+}
+
 }  // namespace
 
 struct GuardRange::Entry {
@@ -227,14 +231,29 @@ void GuardRange::map(
                 "cannot map " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
                     " of a unit of " + std::to_string(reserved_) + " bytes: pages have " +
                     std::to_string(page_bytes()) + " bytes");
-  const int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
   const int filling = access == Access::kWeightFile ? 0 : MAP_POPULATE;
-  void* mapped = ::mmap(
-      begin_ + offset, bytes, protection, MAP_SHARED | MAP_FIXED | filling, file, file_offset);
+  void* mapped = ::mmap(begin_ + offset,
+                        bytes,
+                        protection_of(access),
+                        MAP_SHARED | MAP_FIXED | filling,
+                        file,
+                        file_offset);
   if (mapped == MAP_FAILED)
     throw Error(ErrorCode::kOutOfMemory,
                 "cannot map " + std::to_string(bytes) +
                     " bytes of a shard of parameters: " + errno_text(errno));
+  note_access(access);
+}
+
+void GuardRange::set_access(std::size_t bytes, Access access) {
+  if (::mprotect(begin_, bytes, protection_of(access)) != 0)
+    throw Error(ErrorCode::kOutOfMemory,
+                "cannot change the access to " + std::to_string(bytes) +
+                    " bytes of parameters: " + errno_text(errno));
+  note_access(access);
+}
+
+void GuardRange::note_access(Access access) {
   entry_->read_only.store(access == Access::kRead         ? ReadOnly::kShared
                           : access == Access::kWeightFile ? ReadOnly::kFile
                                                           : ReadOnly::kNo,

@@ -48,6 +48,10 @@ class GuardRange {
   enum class Access { kRead, kReadWrite, kWeightFile };
   void map(int file, off_t file_offset, std::size_t offset, std::size_t bytes, Access access);
 
+  // Another access to the first `bytes`, which were mapped and keep their pages. A multiple of the page size.
+  // Throws kOutOfMemory with the errno.
+  void set_access(std::size_t bytes, Access access);
+
   // Gives the memory back: reading is a fault again. Never fails on a range that was committed or mapped.
   void decommit();
 
@@ -57,6 +61,8 @@ class GuardRange {
   [[nodiscard]] std::size_t reserved_bytes() const noexcept { return reserved_; }
 
  private:
+  void note_access(Access access);
+
   friend struct GuardFault;
   struct Entry;  // what the handler reads; lives as long as the process
   std::byte* begin_ = nullptr;

@@ -83,6 +83,25 @@ TEST(GuardRange, PiecesOfFilesLieSideBySide) {
   EXPECT_THROW(range.map(low.get(), 0, kPage, 2 * kPage, GuardRange::Access::kRead), Error);
 }
 
+TEST(GuardRangeDeathTest, AMappedRangeIsWritableForAWhileAndKeepsItsPages) {
+  const UniqueFd memory(::memfd_create("shard", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(memory.get(), kPage), 0);
+  GuardRange range(kPage, two_labels());
+  range.map(memory.get(), 0, 0, kPage, GuardRange::Access::kRead);
+
+  range.set_access(kPage, GuardRange::Access::kReadWrite);
+  range.begin()[5] = std::byte{'x'};
+  range.set_access(kPage, GuardRange::Access::kRead);
+
+  EXPECT_EQ(read_byte(range.begin() + 5), 'x');
+  char written = 0;
+  ASSERT_EQ(::pread(memory.get(), &written, 1, 5), 1);
+  EXPECT_EQ(written, 'x');
+  EXPECT_EXIT(std::memset(range.begin(), 1, 4),
+              ::testing::KilledBySignal(SIGSEGV),
+              "'fc1.weight'.*, which the ranks of this node share");
+}
+
 TEST(GuardRangeDeathTest, AReadNamesTheParameterAndTheOperatorAndDiesBySegv) {
   GuardRange range(kPage, two_labels());
   range.commit();
