@@ -20,8 +20,8 @@ LENGTH = 128
 VOCABULARY = 256
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 CASES = {
-    "0.86M": {"width": 128, "layers": 4, "heads": 4, "steps": 60, "goal": 1.5},
-    "19.2M": {"width": 512, "layers": 6, "heads": 8, "steps": 16, "goal": 1.1},
+    "0.86M": {"width": 128, "layers": 4, "heads": 4, "steps": 60, "goal": 1.5, "share": 0.93},
+    "19.2M": {"width": 512, "layers": 6, "heads": 8, "steps": 16, "goal": 1.1, "share": 0.97},
 }
 WARMUP = 4
 # Python's AdamW moves the mean of gradients with lerp, C++'s with mul and add: one rounding of 2^-24 in each
@@ -143,7 +143,7 @@ def bench_case(name, case, optimizer):
          spread=[1e3 * value for value in spread(accel) + spread(peer)])
     share = median(alone) / median(accel)
     emit("ddp", f"transformer {name}, 2 ranks, {optimizer}", "part of two processes without communication", "1",
-         share, None, "two processes alone", goal=">= 0.95 (P-T1)", passed=share >= 0.95)
+         share, None, "two processes alone", goal=f">= {case['share']} (P-T1)", passed=share >= case["share"])
 
 
 if __name__ == "__main__":
