@@ -1,6 +1,7 @@
 #include "libaccel/interception/backward_hooks.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/zeros_like.h>
@@ -14,6 +15,8 @@ namespace accel::interception {
 namespace {
 
 using torch::autograd::variable_list;
+
+thread_local bool t_is_forward_again = false;
 
 // By which an object knows its own hook among those of others.
 using OnGradient = std::function<void(const at::Tensor&)>;
@@ -83,7 +86,13 @@ GradientHook put_before_adding(const at::Tensor& parameter, const Call& call) {
 }  // namespace
 
 bool is_in_backward() noexcept {
-  return torch::autograd::get_current_node() != nullptr;
+  return !t_is_forward_again && torch::autograd::get_current_node() != nullptr;
+}
+
+ForwardAgain::ForwardAgain() noexcept : was_on_(std::exchange(t_is_forward_again, true)) {}
+
+ForwardAgain::~ForwardAgain() {
+  t_is_forward_again = was_on_;
 }
 
 void call_at_end_of_backward(std::function<void()> callback) {

@@ -11,8 +11,20 @@
 
 namespace accel::interception {
 
-// Whether this thread runs a node of a backward.
+// Whether this thread runs a node of a backward, and no forward within it.
 [[nodiscard]] bool is_in_backward() noexcept;
+
+// While it lives, what runs on its thread is a forward, once more within a backward.
+class ForwardAgain {
+ public:
+  ForwardAgain() noexcept;
+  ~ForwardAgain();
+  ForwardAgain(const ForwardAgain&) = delete;
+  ForwardAgain& operator=(const ForwardAgain&) = delete;
+
+ private:
+  bool was_on_;
+};
 
 // Once, behind what was asked for before, when the backward that this thread is in has computed all gradients. From such a
 // callback: behind all others.

@@ -59,6 +59,9 @@ class ThreadHandler {
   ThreadHandler(const ThreadHandler&) = delete;
   ThreadHandler& operator=(const ThreadHandler&) = delete;
 
+  // Of the scope around it, for a handler that lets it see what it sees; nullptr: there is none.
+  [[nodiscard]] OperatorHandler* outer() const noexcept { return outer_; }
+
  private:
   OperatorHandler* outer_;
   c10::impl::IncludeDispatchKeyGuard key_;

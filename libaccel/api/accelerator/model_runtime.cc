@@ -12,6 +12,7 @@
 #include "libaccel/engine/gradients/zero_gradients.h"
 #include "libaccel/engine/precision/lstm_kernels.h"
 #include "libaccel/engine/process/join_roll.h"
+#include "libaccel/engine/recompute/activation_region.h"
 #include "libaccel/tensors/parameter_list.h"
 
 namespace accel::detail {
@@ -61,6 +62,12 @@ void ModelRuntime::set_local_training(LocalTraining* training) {
 }
 
 ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
+  if (recompute::is_in_region()) {
+    throw Error(ErrorCode::kUnsupported,
+                "a prepared model is called in a part whose activations are computed again: its "
+                "forward would take part in the exchange of gradients twice",
+                "call checkpoint_activations() inside of the model's own forward");
+  }
   const PrecisionRecipe& recipe = runtime_.recipe();
   if (runtime_.sync() != nullptr) {
     announce_forward(runtime_);

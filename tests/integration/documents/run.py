@@ -32,6 +32,7 @@ def excerpt_faults(name, text):
 
 # A page, and the test that has its blocks of C++, but for includes, comments and the breaks of lines.
 COMPILED = {
+    "docs/guides/activations.md": "tests/unit/libaccel/recompute/activation_checkpoint_test.cc",
     "docs/guides/safetensors.md": "tests/unit/safetensors/page_test.cc",
     "docs/guides/exporting-models.md": "tests/unit/libaccel/exporting/page_test.cc",
 }

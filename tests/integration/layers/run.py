@@ -86,7 +86,7 @@ LEVELS = {
                  "engine/shm/group",
                  "engine/collectives engine/precision engine/remote",
                  "engine/process",
-                 "engine/construction engine/optim engine/pager engine/settings",
+                 "engine/construction engine/optim engine/pager engine/recompute engine/settings",
                  "engine/gradients engine/homes",
                  "engine/checkpoint/files",
                  "exporting",

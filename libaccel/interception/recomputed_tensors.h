@@ -1,0 +1,102 @@
+// RecomputedTensors: what autograd saves while a region of a forward runs is not kept, but computed again when a backward first
+// asks for it.
+//
+// A slot is the place of one saved tensor. Slots are numbered in the order of saving; when the region runs again it saves
+// the same tensors in the same order, and these fill the slots.
+//
+//   empty --the region runs again--> filled --a node of the backward asks--> used
+//
+// Each backward has slots of its own, so that a graph that is retained can be gone through again. A slot's tensor is given away
+// when it is used, and what was not used goes at the end of the backward. The region stops when the last slot that is
+// still wanted is filled: what comes behind is not computed.
+//
+// Checked: that shape, dtype and device are those of the tensor that was saved first; that a tensor from outside of the region,
+// such as a weight, was not changed in place since; that nothing was changed in place after it was saved.
+//
+// Threads:  saved on the thread of the forward, used on those of the backward, which take turns.
+// Cost:     some 200 bytes for each saved tensor; the region's work once more for each backward.
+// Source:   torch/utils/checkpoint.py of PyTorch 2.11, use_reentrant=False.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+namespace accel::interception {
+
+class RecomputedTensors : public std::enable_shared_from_this<RecomputedTensors> {
+ public:
+  class Filling;
+  // Prepares what the region needs, and then runs it once within filling.run().
+  using RunAgain = std::function<void(Filling& filling)>;
+
+  explicit RecomputedTensors(RunAgain run_again) : run_again_(std::move(run_again)) {}
+  RecomputedTensors(const RecomputedTensors&) = delete;
+  RecomputedTensors& operator=(const RecomputedTensors&) = delete;
+
+  // For a SavedTensorScope around the region. Requires: owned by a std::shared_ptr, which the hooks share.
+  [[nodiscard]] std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks();
+
+ private:
+  class Hooks;
+
+  struct Slot {
+    std::vector<std::int64_t> sizes;
+    at::ScalarType dtype = at::kFloat;
+    c10::Device device = c10::kCPU;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::uint32_t version = 0;
+    bool is_wanted = true;  // a node of the graph has it still
+  };
+  struct Value {
+    at::Tensor tensor;
+    std::uint32_t version = 0;
+    bool was_used = false;
+  };
+  using Values = std::vector<Value>;  // by slot
+
+  std::size_t add_slot(const at::Tensor& tensor);
+  void drop_slot(std::size_t slot);
+  at::Tensor take(std::size_t slot);
+  void fill(Values& values, std::size_t wanted);
+  void check(std::size_t slot, const at::Tensor& again) const;
+
+  RunAgain run_again_;
+  std::recursive_mutex mutex_;  // what runs again may let go of a graph that has slots of it
+  std::vector<Slot> slots_;
+  std::map<int, Values> backwards_;  // by the number of LibTorch's graph task
+};
+
+// One run of a region that fills slots.
+class RecomputedTensors::Filling {
+ public:
+  Filling(const RecomputedTensors& tensors, Values& values, std::size_t wanted);
+
+  // work: the region. Returns when it ends, or when no slot is left to be filled.
+  void run(const std::function<void()>& work);
+
+ private:
+  friend class RecomputedTensors;
+  class Hooks;
+  struct Filled {
+  };  // thrown; no std::exception, so that no region takes it for an error of its own
+
+  void take(const at::Tensor& tensor);
+
+  const RecomputedTensors& tensors_;
+  Values& values_;
+  std::size_t wanted_;
+  std::size_t end_;  // behind the last slot to be filled
+  std::size_t next_ = 0;
+};
+
+}  // namespace accel::interception
