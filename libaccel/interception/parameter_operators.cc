@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <optional>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -25,6 +27,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/interception/kernel_scope.h"
 #include "libaccel/interception/operator_hook.h"
 
 namespace accel::interception {
@@ -88,6 +91,10 @@ std::uint64_t remembered_writes(const c10::FunctionSchema& schema) {
 
 // ---- the fallback ----
 
+c10::DispatchKeySet keys_below(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kParameterKey);
+}
+
 void announce_to_owner(OperatorRun& run, const c10::TensorImpl& tensor, bool is_written) {
   if (const ParameterStorage* const owner = owner_of(tensor))
     owner->before(run, tensor, is_written);
@@ -107,6 +114,10 @@ void announce_all(OperatorRun& run, c10::ArrayRef<c10::IValue> values, bool is_w
 void announce_and_go_on(const c10::OperatorHandle& op,
                         c10::DispatchKeySet keys,
                         torch::jit::Stack* stack) {
+  if (KernelHandler* const handler = kernel_handler()) {
+    handler->run(op, keys_below(keys), stack);
+    return;
+  }
   const c10::FunctionSchema& schema = op.schema();
   const std::uint64_t written = remembered_writes(schema);
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
@@ -119,8 +130,7 @@ void announce_and_go_on(const c10::OperatorHandle& op,
     else
       announce(run, argument, is_written);
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kParameterKey),
-                     stack);
+  op.redispatchBoxed(keys_below(keys), stack);
 }
 
 // The same for the operators that training calls most, with their own types: boxing their arguments would be most of
@@ -142,11 +152,23 @@ struct Typed;
 template <typename Operator, typename Result, typename... Arguments>
 struct Typed<Operator, Result(Arguments...)> {
   static Result announce_and_go_on(c10::DispatchKeySet keys, Arguments... arguments) {
+    if (KernelHandler* const handler = kernel_handler())
+      return boxed(*handler, keys_below(keys), std::forward<Arguments>(arguments)...);
     OperatorRun run(Operator::name);
     (announce(run, arguments), ...);
-    return Operator::redispatch(
-        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kParameterKey),
-        std::forward<Arguments>(arguments)...);
+    return Operator::redispatch(keys_below(keys), std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  static Result boxed(KernelHandler& handler, c10::DispatchKeySet keys, Arguments... arguments) {
+    static const c10::OperatorHandle op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
+    torch::jit::Stack stack = c10::impl::boxArgs<Arguments...>(arguments...);
+    handler.run(op, keys, &stack);
+    if constexpr (std::is_reference_v<Result>)  // an operator in place: its first argument
+      return std::get<0>(std::tie(arguments...));
+    else
+      return c10::impl::PopResult<Result>::call(stack);
   }
 };
 
@@ -160,7 +182,13 @@ void register_typed(torch::Library& aten) {
    ...);
 }
 
-void refuse_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void refuse_operator(const c10::OperatorHandle& op,
+                     c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  if (KernelHandler* const handler = kernel_handler()) {
+    handler->run(op, keys_below(keys), stack);
+    return;
+  }
   std::string name;
   for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (!argument.isTensor()) continue;
@@ -198,8 +226,10 @@ constexpr const char* kRefused[] = {
     "set_.source_Tensor_storage_offset",
 };
 
+}  // namespace
+
 // When the first parameter gets the key.
-void hook_parameters() {
+void hook_operators_below_autograd() {
   static const bool is_registered = [] {
     hook_operators("_", kParameterKey)
         .fallback(torch::CppFunction::makeFromBoxedFunction<&announce_and_go_on>());
@@ -227,8 +257,6 @@ void hook_parameters() {
   (void)is_registered;
 }
 
-}  // namespace
-
 OperatorRun::OperatorRun(const char* name) noexcept : name_(name) {
   t_seen.last = name;
   ++t_seen.count;
@@ -242,7 +270,7 @@ at::Tensor make_owned(const at::Tensor& like,
                       at::Storage storage,
                       at::ScalarType dtype,
                       std::int64_t storage_offset) {
-  hook_parameters();
+  hook_operators_below_autograd();
   return make_with_key(like, kParameterKey, std::move(storage), dtype, storage_offset);
 }
 

@@ -11,6 +11,8 @@
 // give the parameter other memory (resize_, set_) are refused with kUnsupported and the parameter's name. What is no operator,
 // or says in its schema that it does not write, is not seen: set_data(), kernels by an address, c10d's collectives.
 //
+// On a thread with a KernelScope (kernel_scope.h) the fallback asks that one in place of the owners.
+//
 // Another LibTorch is tried against tests/unit/libaccel/pager/paged_storage_test.cc.
 //
 // Threads:  any.
@@ -69,6 +71,9 @@ class ParameterStorage {
   // Of the parameter at the tensor's first element.
   [[nodiscard]] virtual std::string name_of(const c10::TensorImpl& tensor) const = 0;
 };
+
+// Registers the fallback, once. make_owned() and KernelScope call it.
+void hook_operators_below_autograd();
 
 // For a storage at that address.
 [[nodiscard]] at::DataPtr owned_pointer(void* address, std::unique_ptr<ParameterStorage> owner);

@@ -12,6 +12,7 @@
 #include <accel/memory_use.h>
 #include <accel/operations.h>
 #include <accel/optim.h>
+#include <accel/plan.h>
 #include <accel/precision.h>
 #include <accel/profiler.h>
 #include <accel/progress.h>

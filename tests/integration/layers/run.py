@@ -80,7 +80,7 @@ LEVELS = {
     "libaccel": ["include",
                  "launch tensors tracking",
                  "interception",
-                 "exported",
+                 "exported planning",
                  "engine/shm/numbers",
                  "engine/shm/memory",
                  "engine/shm/group",

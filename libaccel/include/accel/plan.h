@@ -1,0 +1,93 @@
+// StepPlan: what a step of training takes before it runs: the most memory that is used at once, with activations, for each
+// way to divide the model over processes.
+//
+//   std::shared_ptr<Net> net;
+//   {
+//     const auto empty = accel::init_empty_weights({.include_buffers = true});
+//     net = std::make_shared<Net>(options);
+//   }
+//   torch::optim::AdamW adamw(net->parameters());
+//   const accel::StepPlan plan(*net, &adamw, [&] {
+//     net->forward(at::empty({8, 1024}, at::kLong)).mean().backward();
+//   });
+//   std::cout << plan.memory().peak << plan.memory({.num_processes = 4, .strategy = accel::PlannedStrategy::kZero3}).peak;
+//
+// The function is run twice, each time with a step of the optimizer behind it, on tensors that have sizes and no values:
+// autograd, autocast and the optimizer are those of a run, and what they would allocate is counted. Nothing is computed, so a model
+// of 100 billion parameters takes less than a second. Use accel::Autocast in the function for mixed precision.
+//
+// Counted are tensors. Not counted are what kernels take for themselves (but the large pieces of attention and normalization),
+// libraries, the program, and gaps between blocks of memory.
+//
+// Tensors that the model makes in a forward and keeps for the next one would stay without values: plan such a model without memory,
+// as above, and train another one. What compares tensors (equal()) takes those on other memory for different.
+//
+// Threads:  the thread that calls, whose operators have no values meanwhile. Others must not use the model and the optimizer.
+// Errors    throws kUnsupported naming the operator for a step that reads values (item(), nonzero()), or one that it has no rule for, as LSTM's; for
+// tensors that the model keeps though it has values; for parameters that are sparse or on another device. What the function throws.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include <accel/export.h>
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel {
+
+enum class PlannedStrategy {
+  kCopies,  // one process, or DDP
+  kZero1,   // the optimizer's state is divided: DeepSpeedPlugin{.zero_stage = 1}
+  kZero2,   // gradients too: SHARD_GRAD_OP
+  kZero3,   // parameters too: FULL_SHARD
+};
+// "DDP", "ZeRO-1", "SHARD_GRAD_OP", "FULL_SHARD".
+[[nodiscard]] ACCEL_EXPORT std::string_view to_string(PlannedStrategy strategy) noexcept;
+
+struct PlannedRun {
+  int num_processes = 1;
+  int num_machines = 1;  // processes of one share the memory of divided parameters
+  PlannedStrategy strategy = PlannedStrategy::kCopies;
+};
+
+// Bytes of one process, each the most at any time; they do not have their most at the same time, so `peak` is less than the sum.
+// docs/guides/plan.md has the formulas.
+struct PlannedMemory {
+  std::int64_t parameters = 0;     // this process's share of those that are trained
+  std::int64_t whole = 0;          // frozen parameters and buffers
+  std::int64_t gradients = 0;      // of this process's shards where they are divided
+  std::int64_t optimizer = 0;      // its state
+  std::int64_t activations = 0;    // everything else that forward, backward and the step make
+  std::int64_t communication = 0;  // units of parameters or gradients while they are used or filled
+  std::int64_t peak = 0;           // of all of them at once
+};
+
+class ACCEL_EXPORT StepPlan {
+ public:
+  // optimizer: nullptr for none. Its state, the gradients, parameters and buffers of the module are as before when it returns, also
+  // by an exception. step: forward and backward of one batch, as the program has them.
+  StepPlan(torch::nn::Module& model,
+           torch::optim::Optimizer* optimizer,
+           const std::function<void()>& step);
+
+  // Throws kInvalidArgument, naming the number: processes or machines below 1, processes that the machines do not divide.
+  [[nodiscard]] PlannedMemory memory(const PlannedRun& run = {}) const;
+
+  // Multiplications and additions of matrix products, convolutions and attention, in forward and backward of one batch.
+  [[nodiscard]] double flops() const noexcept;
+  [[nodiscard]] std::int64_t num_parameters() const noexcept;
+
+ private:
+  struct Record;
+  std::shared_ptr<const Record> record_;
+};
+
+}  // namespace accel

@@ -1,0 +1,420 @@
+// What StepPlan tells against what LibTorch asks its allocator for in a run: within 2 %.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <accel/big_model.h>
+#include <accel/error.h>
+#include <accel/plan.h>
+#include <accel/precision.h>
+
+#include "libaccel/interception/cpu_allocator.h"
+#include "tests/support/error_of.h"
+#include "tests/support/model_zoo.h"
+
+namespace accel::step_plan_test {
+namespace {
+
+using at::Tensor;
+
+// Counts what tensors on the CPU take.
+class CountedMemory final : public interception::CpuMemory {
+ public:
+  static CountedMemory& get() {
+    static CountedMemory* const memory = [] {
+      auto* const made = new CountedMemory();  // NOLINT: for good
+      interception::stand_before_allocator(*made);
+      return made;
+    }();
+    return *memory;
+  }
+  at::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {};
+    void* const block = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const std::lock_guard lock(mutex_);
+    sizes_[block] = static_cast<std::int64_t>(bytes);
+    live_ += static_cast<std::int64_t>(bytes);
+    peak_ = std::max(peak_, live_);
+    return {block, block, [](void* own) { get().free(own); }, at::kCPU};
+  }
+  bool free(void* block) override {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = sizes_.find(block);
+      if (found == sizes_.end()) return false;
+      live_ -= found->second;
+      sizes_.erase(found);
+    }
+    std::free(block);
+    return true;
+  }
+
+  // From now on: what was there before counts as nothing, until it goes.
+  void begin() {
+    const std::lock_guard lock(mutex_);
+    live_ = 0;
+    peak_ = 0;
+    for (auto& [block, bytes] : sizes_) bytes = 0;
+  }
+  [[nodiscard]] std::int64_t peak() const {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<void*, std::int64_t> sizes_;
+  std::int64_t live_ = 0;
+  std::int64_t peak_ = 0;
+};
+
+using Step = std::function<void()>;
+
+std::int64_t numel_bytes(const Tensor& tensor) {
+  return static_cast<std::int64_t>(tensor.nbytes());
+}
+
+// Parameters and buffers, and the most that two steps allocate beside them.
+std::int64_t real_peak(torch::nn::Module& model,
+                       torch::optim::Optimizer* optimizer,
+                       const Step& step) {
+  std::int64_t bytes = 0;
+  for (const Tensor& tensor : model.parameters()) bytes += numel_bytes(tensor);
+  for (const Tensor& tensor : model.buffers()) bytes += numel_bytes(tensor);
+  CountedMemory& memory = CountedMemory::get();
+  memory.begin();
+  for (int i = 0; i < 2; ++i) {
+    model.zero_grad();
+    step();
+    if (optimizer != nullptr) optimizer->step();
+  }
+  return bytes + memory.peak();
+}
+
+// The model has values: what the plan takes of them is nothing.
+void expect_planned(torch::nn::Module& model,
+                    torch::optim::Optimizer* optimizer,
+                    const Step& step) {
+  CountedMemory::get().begin();
+  const StepPlan plan(model, optimizer, step);
+  EXPECT_LT(CountedMemory::get().peak(), 1000) << "numbers of operators, as 1 / sqrt(width)";
+  const auto planned = static_cast<double>(plan.memory().peak);
+  const auto real = static_cast<double>(real_peak(model, optimizer, step));
+  EXPECT_NEAR(planned / real, 1, 0.02) << planned << " of " << real;
+}
+
+struct Mlp : torch::nn::Module {
+  Mlp() {
+    register_module("first", first);
+    register_module("second", second);
+    register_module("last", last);
+  }
+  Tensor forward(const Tensor& x) { return last(at::gelu(second(at::relu(first(x))))); }
+  torch::nn::Linear first{64, 512}, second{512, 512}, last{512, 10};
+};
+
+struct Block : torch::nn::Module {
+  explicit Block(std::int64_t width)
+      : mix(width, 3 * width),
+        out(width, width),
+        up(width, 4 * width),
+        down(4 * width, width),
+        norm1(torch::nn::LayerNormOptions({width})),
+        norm2(torch::nn::LayerNormOptions({width})) {
+    register_module("mix", mix);
+    register_module("out", out);
+    register_module("up", up);
+    register_module("down", down);
+    register_module("norm1", norm1);
+    register_module("norm2", norm2);
+  }
+  Tensor forward(const Tensor& x) {
+    const auto batch = x.size(0), length = x.size(1), width = x.size(2);
+    const auto heads = [&](const Tensor& t) {
+      return t.view({batch, length, 4, width / 4}).transpose(1, 2);
+    };
+    const auto parts = mix(norm1(x)).split(width, 2);
+    const Tensor attended = at::scaled_dot_product_attention(
+        heads(parts[0]), heads(parts[1]), heads(parts[2]), {}, 0.0, /*is_causal=*/true);
+    const Tensor y = x + out(attended.transpose(1, 2).reshape({batch, length, width}));
+    return y + down(at::gelu(up(norm2(y))));
+  }
+  torch::nn::Linear mix, out, up, down;
+  torch::nn::LayerNorm norm1, norm2;
+};
+
+// With one table for tokens and answers.
+struct Language : torch::nn::Module {
+  Language() {
+    register_module("table", table);
+    register_module("blocks", blocks);
+    for (int i = 0; i < 3; ++i) blocks->push_back(std::make_shared<Block>(64));
+    head->weight = table->weight;
+    register_module("head", head);
+  }
+  Tensor forward(const Tensor& tokens) {
+    Tensor x = table(tokens);
+    for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
+    return at::cross_entropy_loss(head(x).flatten(0, 1), tokens.flatten());
+  }
+  torch::nn::Embedding table{256, 64};
+  torch::nn::ModuleList blocks;
+  torch::nn::Linear head{torch::nn::LinearOptions(64, 256).bias(false)};
+};
+
+struct Vision : torch::nn::Module {
+  Vision() {
+    register_module("conv1", conv1);
+    register_module("norm1", norm1);
+    register_module("conv2", conv2);
+    register_module("norm2", norm2);
+    register_module("last", last);
+  }
+  Tensor forward(const Tensor& x) {
+    const Tensor y = at::max_pool2d(at::relu(norm1(conv1(x))), {2, 2});
+    return last(at::relu(norm2(conv2(y))).mean({2, 3}));
+  }
+  torch::nn::Conv2d conv1{torch::nn::Conv2dOptions(3, 32, 3).padding(1)};
+  torch::nn::BatchNorm2d norm1{32};
+  torch::nn::Conv2d conv2{torch::nn::Conv2dOptions(32, 64, 3).padding(1).stride(2)};
+  torch::nn::BatchNorm2d norm2{64};
+  torch::nn::Linear last{64, 10};
+};
+
+struct Recurrent : torch::nn::Module {
+  Recurrent() {
+    register_module("gru", gru);
+    register_module("last", last);
+  }
+  Tensor forward(const Tensor& x) { return last(std::get<0>(gru(x))); }
+  torch::nn::GRU gru{torch::nn::GRUOptions(16, 64)};
+  torch::nn::Linear last{64, 4};
+};
+
+TEST(StepPlan, IsWithinTwoPercentOfAPerceptronsPeak) {
+  Mlp net;
+  torch::optim::AdamW adamw(net.parameters());
+  expect_planned(net, &adamw, [&] { net.forward(at::ones({256, 64})).mean().backward(); });
+}
+
+TEST(StepPlan, IsWithinTwoPercentOfALanguageModelsPeakWithAttentionAndATiedTable) {
+  Language net;
+  torch::optim::AdamW adamw(net.parameters());
+  expect_planned(net, &adamw, [&] { net.forward(at::zeros({4, 64}, at::kLong)).backward(); });
+}
+
+TEST(StepPlan, IsWithinTwoPercentOfAConvolutionalNetworksPeak) {
+  Vision net;
+  torch::optim::SGD sgd(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  expect_planned(net, &sgd, [&] { net.forward(at::ones({8, 3, 32, 32})).mean().backward(); });
+}
+
+TEST(StepPlan, IsWithinTwoPercentOfARecurrentNetworksPeak) {
+  Recurrent net;
+  torch::optim::AdamW adamw(net.parameters());
+  expect_planned(net, &adamw, [&] { net.forward(at::ones({20, 16, 16})).mean().backward(); });
+}
+
+TEST(StepPlan, IsWithinTwoPercentUnderAutocastWithItsCopiesOfWeights) {
+  Mlp net;
+  torch::optim::AdamW adamw(net.parameters());
+  expect_planned(net, &adamw, [&] {
+    Tensor loss;
+    {
+      const Autocast autocast({.dtype = at::kBFloat16});
+      loss = net.forward(at::ones({256, 64})).to(at::kFloat).mean();
+    }
+    loss.backward();
+  });
+}
+
+// Two linear layers of `width`, whose numbers are easily said.
+struct Pair : torch::nn::Module {
+  explicit Pair(std::int64_t width, std::int64_t num_layers = 2) {
+    for (std::int64_t i = 0; i < num_layers; ++i)
+      layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, width).bias(false)));
+    register_module("layers", layers);
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& layer : *layers) x = layer->as<torch::nn::Linear>()->forward(x);
+    return x;
+  }
+  torch::nn::ModuleList layers;
+};
+
+TEST(StepPlan, SaysWhatEachPartTakesInBytes) {
+  Pair net(256);
+  torch::optim::AdamW adamw(net.parameters());
+  const StepPlan plan(net, &adamw, [&] { net.forward(at::ones({32, 256})).sum().backward(); });
+  const PlannedMemory memory = plan.memory();
+  constexpr std::int64_t kParameters = 2 * 256 * 256;
+  EXPECT_EQ(plan.num_parameters(), kParameters);
+  EXPECT_EQ(memory.parameters, 4 * kParameters);
+  EXPECT_EQ(memory.whole, 0);
+  EXPECT_EQ(memory.gradients, 4 * kParameters);
+  EXPECT_EQ(memory.optimizer, 8 * kParameters);
+  EXPECT_EQ(memory.communication, 0);
+  // Forward: two products; backward: the gradients of both weights and of what lies between them.
+  EXPECT_EQ(plan.flops(), 5 * 2.0 * 32 * 256 * 256);
+}
+
+TEST(StepPlan, DividesStateGradientsAndParametersOverProcesses) {
+  Pair net(256);
+  torch::optim::AdamW adamw(net.parameters());
+  const StepPlan plan(net, &adamw, [&] { net.forward(at::ones({32, 256})).sum().backward(); });
+  constexpr std::int64_t kBytes = 4 * 2 * 256 * 256;
+  const auto of = [&](PlannedStrategy strategy, int num_machines = 1) {
+    return plan.memory({.num_processes = 4, .num_machines = num_machines, .strategy = strategy});
+  };
+  const PlannedMemory copies = of(PlannedStrategy::kCopies);
+  EXPECT_EQ(copies.parameters, kBytes);
+  EXPECT_EQ(copies.gradients, kBytes);
+  EXPECT_EQ(copies.optimizer, 2 * kBytes);
+
+  const PlannedMemory stage1 = of(PlannedStrategy::kZero1);
+  EXPECT_EQ(stage1.parameters, kBytes / 4) << "one memory of the machine";
+  EXPECT_EQ(stage1.gradients, kBytes);
+  EXPECT_EQ(stage1.optimizer, 2 * kBytes / 4);
+  EXPECT_EQ(of(PlannedStrategy::kZero1, 2).parameters, kBytes);
+
+  const PlannedMemory stage2 = of(PlannedStrategy::kZero2, 2);
+  EXPECT_EQ(stage2.parameters, kBytes);
+  EXPECT_EQ(stage2.gradients, kBytes / 4);
+  EXPECT_EQ(stage2.communication, kBytes) << "gradients of the unit that is being filled";
+
+  const PlannedMemory stage3 = of(PlannedStrategy::kZero3, 2);
+  EXPECT_EQ(stage3.parameters, kBytes / 4);
+  EXPECT_EQ(stage3.communication, 2 * kBytes) << "and the unit that is in use";
+  EXPECT_LT(of(PlannedStrategy::kZero3).peak, copies.peak);
+}
+
+TEST(StepPlan, OneProcessDividesNothing) {
+  Pair net(64);
+  const StepPlan plan(net, nullptr, [&] { net.forward(at::ones({2, 64})).sum().backward(); });
+  EXPECT_EQ(plan.memory({.strategy = PlannedStrategy::kZero3}).peak, plan.memory().peak);
+  EXPECT_EQ(plan.memory().optimizer, 0);
+}
+
+TEST(StepPlan, LeavesModelGradientsAndOptimizerAsTheyWere) {
+  Pair net(16);
+  net.register_buffer("mean", at::ones({3}));
+  torch::optim::AdamW adamw(net.parameters());
+  const auto step = [&] { net.forward(at::ones({2, 16})).sum().backward(); };
+  step();
+  adamw.step();
+  const Tensor weight = net.parameters()[0];
+  const void* const address = weight.data_ptr();
+  const Tensor gradient = weight.grad().clone();
+  const Tensor values = weight.detach().clone();
+  const StepPlan plan(net, &adamw, step);
+  EXPECT_EQ(weight.data_ptr(), address);
+  EXPECT_TRUE(weight.equal(values));
+  EXPECT_TRUE(weight.grad().equal(gradient));
+  EXPECT_TRUE(net.buffers()[0].equal(at::ones({3})));
+  EXPECT_EQ(adamw.state().size(), 2u);
+  step();  // and goes on
+  adamw.step();
+  EXPECT_FALSE(weight.equal(values));
+}
+
+TEST(StepPlan, TakesAModelWithoutMemoryOfAHundredBillionParameters) {
+  std::unique_ptr<Pair> net;
+  {
+    const auto empty = init_empty_weights({.include_buffers = true});
+    net = std::make_unique<Pair>(16384, 373);
+  }
+  torch::optim::AdamW adamw(net->parameters());
+  const StepPlan plan(*net, &adamw, [&] {
+    net->forward(at::ones({1024, 16384})).sum().backward();
+  });
+  EXPECT_GT(plan.num_parameters(), 100'000'000'000);
+  EXPECT_EQ(plan.memory().optimizer, 8 * plan.num_parameters());
+  EXPECT_TRUE(net->parameters()[0].is_meta());
+}
+
+TEST(StepPlan, RefusesStepsThatReadValuesByTheNameOfTheOperator) {
+  Pair net(16);
+  const auto step = [&] {
+    const Tensor loss = net.forward(at::ones({2, 16})).sum();
+    if (loss.item<float>() > 0) loss.backward();
+  };
+  const Error error = test::error_of([&] { const StepPlan plan(net, nullptr, step); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.what(), testing::HasSubstr("aten::_local_scalar_dense"));
+  EXPECT_NO_THROW(step()) << "the model has its values";
+}
+
+TEST(StepPlan, RefusesStepsWhoseSizesDependOnValues) {
+  Pair net(16);
+  const Error error = test::error_of([&] {
+    const StepPlan plan(net, nullptr, [&] { net.forward(at::ones({2, 16})).nonzero(); });
+  });
+  EXPECT_THAT(error.what(), testing::HasSubstr("aten::nonzero"));
+}
+
+TEST(StepPlan, RefusesNumbersOfProcessesThatCannotBe) {
+  Pair net(16);
+  const StepPlan plan(net, nullptr, [&] { net.forward(at::ones({2, 16})).sum().backward(); });
+  EXPECT_EQ(test::error_of([&] { (void)plan.memory({.num_processes = 0}); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_THAT(
+      test::error_of([&] { (void)plan.memory({.num_processes = 3, .num_machines = 2}); }).what(),
+      testing::HasSubstr("3 processes on 2 machines"));
+}
+
+class OfTheZoo : public testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(StepPlan,
+                         OfTheZoo,
+                         testing::Range<std::size_t>(0, test::kZooSize),
+                         [](const auto& info) { return test::zoo_name(info.param); });
+
+// These are so small that what the kernels of convolutions take for themselves counts.
+constexpr double kOfKernels = 24 * 1024;
+
+TEST_P(OfTheZoo, IsPlannedButForWhatKernelsTake) {
+  const auto net = test::model_zoo()[GetParam()].make();
+  torch::optim::AdamW adamw(net->parameters());
+  const auto step = [&] { net->forward(at::ones({64, net->width()})).pow(2).mean().backward(); };
+  const std::map<std::string, std::string> refused = {
+      {"Experts", "aten::_local_scalar_dense reads what a tensor holds"},  // it asks who has rows
+      {"Lstm", "aten::mkldnn_rnn_layer has no rule"},
+      {"WeightNorm", "the model keeps some, as views or tables"}};
+  if (const auto why = refused.find(test::zoo_name(GetParam())); why != refused.end()) {
+    const Error error = test::error_of([&] { const StepPlan plan(*net, &adamw, step); });
+    EXPECT_THAT(error.what(), testing::HasSubstr(why->second));
+    return;
+  }
+  const auto planned = static_cast<double>(StepPlan(*net, &adamw, step).memory().peak);
+  const auto real = static_cast<double>(real_peak(*net, &adamw, step));
+  EXPECT_LE(planned, 1.02 * real);
+  EXPECT_GE(planned, 0.98 * real - kOfKernels);
+}
+
+}  // namespace
+}  // namespace accel::step_plan_test
