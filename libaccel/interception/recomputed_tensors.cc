@@ -1,5 +1,6 @@
 #include "libaccel/interception/recomputed_tensors.h"
 
+#include <cstring>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -28,6 +29,28 @@ std::string tensor_text(c10::IntArrayRef sizes, at::ScalarType dtype, const c10:
 
 std::uint32_t write_version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
+
+// Of the tensor's bits, whatever its strides. 0: nothing to compare.
+std::uint64_t digest_of(const at::Tensor& tensor, Comparison comparison) {
+  if (comparison == Comparison::kShapes || !tensor.device().is_cpu() || !tensor.has_storage() ||
+      tensor.scalar_type() == at::kByte)
+    return 0;
+  const at::NoGradGuard no_grad;
+  const at::Tensor dense = tensor.detach().contiguous();
+  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
+  const std::size_t size = dense.nbytes();
+  constexpr std::uint64_t kPrime = 0x100000001b3;  // FNV-1a's
+  std::uint64_t digest = 0xcbf29ce484222325;
+  std::size_t i = 0;
+  for (; i + sizeof(std::uint64_t) <= size; i += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + i, sizeof(word));
+    digest = (digest ^ word) * kPrime;
+    digest ^= digest >> 29;
+  }
+  for (; i < size; ++i) digest = (digest ^ bytes[i]) * kPrime;
+  return digest;
 }
 
 c10::weak_intrusive_ptr<c10::StorageImpl> weak_storage_of(const at::Tensor& tensor) {
@@ -70,14 +93,17 @@ std::size_t RecomputedTensors::add_slot(const at::Tensor& tensor) {
                     .dtype = tensor.scalar_type(),
                     .device = tensor.device(),
                     .storage = weak_storage_of(tensor),
-                    .version = write_version_of(tensor)});
+                    .version = write_version_of(tensor),
+                    .digest = digest_of(tensor, comparison_)});
   return slots_.size() - 1;
 }
 
 void RecomputedTensors::drop_slot(std::size_t slot) {
   const std::lock_guard lock(mutex_);
   slots_[slot].is_wanted = false;
-  for (auto& backward : backwards_) backward.second[slot].tensor.reset();
+  for (auto& backward : backwards_) {
+    if (slot < backward.second.size()) backward.second[slot].tensor.reset();
+  }
 }
 
 // ---- of the backward ----
@@ -141,17 +167,25 @@ void RecomputedTensors::check(std::size_t slot, const at::Tensor& again) const {
         kSameAgain);
   }
   const auto present = saved.storage.lock();
-  if (present == nullptr || !again.has_storage() ||
-      present.get() != again.storage().unsafeGetStorageImpl() ||
-      write_version_of(again) == saved.version)
-    return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "a tensor " + tensor_text(saved.sizes, saved.dtype, saved.device) +
-                  " that a region reads whose activations are computed again was changed in place "
-                  "since: it was at version " +
-                  std::to_string(saved.version) + ", and is at version " +
-                  std::to_string(write_version_of(again)),
-              "write to weights and inputs after the backward, as optimizer.step() behind it");
+  const bool is_same_memory = present != nullptr && again.has_storage() &&
+                              present.get() == again.storage().unsafeGetStorageImpl();
+  if (is_same_memory && write_version_of(again) != saved.version) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a tensor " + tensor_text(saved.sizes, saved.dtype, saved.device) +
+                    " that a region reads whose activations are computed again was changed in "
+                    "place since: it was at version " +
+                    std::to_string(saved.version) + ", and is at version " +
+                    std::to_string(write_version_of(again)),
+                "write to weights and inputs after the backward, as optimizer.step() behind it");
+  }
+  if (digest_of(again, comparison_) == saved.digest) return;
+  throw Error(ErrorCode::kUnsupported,
+              "tensor number " + std::to_string(slot) + ", " +
+                  tensor_text(saved.sizes, saved.dtype, saved.device) +
+                  ", that a forward has saved has other values when it is computed again: the code "
+                  "writes to tensors by their addresses, or does not do the same each time",
+              "use operators of tensors in place of data_ptr() and accessors, or leave "
+              "activation_checkpointing out");
 }
 
 class RecomputedTensors::Filling::Hooks final : public torch::autograd::SavedVariableHooks {
@@ -174,8 +208,12 @@ class RecomputedTensors::Filling::Hooks final : public torch::autograd::SavedVar
 RecomputedTensors::Filling::Filling(const RecomputedTensors& tensors,
                                     Values& values,
                                     std::size_t wanted)
-    : tensors_(tensors), values_(values), wanted_(wanted), end_(wanted + 1) {
-  for (std::size_t slot = end_; slot < tensors.slots_.size(); ++slot) {
+    : tensors_(tensors),
+      values_(values),
+      wanted_(wanted),
+      end_(wanted + 1),
+      operator_end_(tensors.slots_.size()) {
+  for (std::size_t slot = end_; slot < values.size(); ++slot) {
     if (tensors.slots_[slot].is_wanted && !values[slot].was_used) end_ = slot + 1;
   }
 }
@@ -189,8 +227,22 @@ void RecomputedTensors::Filling::run(const std::function<void()>& work) {
   }
 }
 
+void RecomputedTensors::Filling::begin_operator(std::size_t first, std::size_t count) {
+  if (first >= end_) throw Filled{};
+  next_ = first;
+  operator_end_ = first + count;
+}
+
+void RecomputedTensors::Filling::end_operator(const std::string& name) const {
+  if (next_ >= operator_end_) return;
+  throw Error(ErrorCode::kShapeMismatch,
+              name + " saved fewer tensors when activations were computed again than in forward",
+              "turn activation checkpointing off for this model");
+}
+
 void RecomputedTensors::Filling::take(const at::Tensor& tensor) {
-  if (next_ >= end_) return;  // the region has caught what ends it
+  // The region has caught what ends it; or another scope kept what the operator saved in forward.
+  if (next_ >= end_ || next_ >= operator_end_) return;
   const std::size_t slot = next_;
   tensors_.check(slot, tensor);
   ++next_;

@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,18 +34,26 @@
 
 namespace accel::interception {
 
+// What the tensors that are computed again are compared with.
+enum class Comparison {
+  kShapes,  // with shape, dtype and device of those that were saved
+  kValues,  // with their bits too, on a CPU: a pass over each. Not of bytes, which are room of libraries
+};
+
 class RecomputedTensors : public std::enable_shared_from_this<RecomputedTensors> {
  public:
   class Filling;
   // Prepares what the region needs, and then runs it once within filling.run().
   using RunAgain = std::function<void(Filling& filling)>;
 
-  explicit RecomputedTensors(RunAgain run_again) : run_again_(std::move(run_again)) {}
+  explicit RecomputedTensors(RunAgain run_again, Comparison comparison = Comparison::kShapes)
+      : run_again_(std::move(run_again)), comparison_(comparison) {}
   RecomputedTensors(const RecomputedTensors&) = delete;
   RecomputedTensors& operator=(const RecomputedTensors&) = delete;
 
   // For a SavedTensorScope around the region. Requires: owned by a std::shared_ptr, which the hooks share.
   [[nodiscard]] std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks();
+  [[nodiscard]] std::size_t num_slots() const noexcept { return slots_.size(); }
 
  private:
   class Hooks;
@@ -55,7 +64,8 @@ class RecomputedTensors : public std::enable_shared_from_this<RecomputedTensors>
     c10::Device device = c10::kCPU;
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::uint32_t version = 0;
-    bool is_wanted = true;  // a node of the graph has it still
+    std::uint64_t digest = 0;  // where values are compared
+    bool is_wanted = true;     // a node of the graph has it still
   };
   struct Value {
     at::Tensor tensor;
@@ -71,6 +81,7 @@ class RecomputedTensors : public std::enable_shared_from_this<RecomputedTensors>
   void check(std::size_t slot, const at::Tensor& again) const;
 
   RunAgain run_again_;
+  Comparison comparison_;
   std::recursive_mutex mutex_;  // what runs again may let go of a graph that has slots of it
   std::vector<Slot> slots_;
   std::map<int, Values> backwards_;  // by the number of LibTorch's graph task
@@ -83,6 +94,12 @@ class RecomputedTensors::Filling {
 
   // work: the region. Returns when it ends, or when no slot is left to be filled.
   void run(const std::function<void()>& work);
+
+  // For a region that is run operator by operator: the next one saved `count` tensors in forward, from slot `first`. Ends run()
+  // when nobody needs what comes behind.
+  void begin_operator(std::size_t first, std::size_t count);
+  // It has run. name: for the error. Throws kShapeMismatch: it saved fewer.
+  void end_operator(const std::string& name) const;
 
  private:
   friend class RecomputedTensors;
@@ -97,6 +114,7 @@ class RecomputedTensors::Filling {
   std::size_t wanted_;
   std::size_t end_;  // behind the last slot to be filled
   std::size_t next_ = 0;
+  std::size_t operator_end_;  // what is saved behind it fills no slot
 };
 
 }  // namespace accel::interception

@@ -6,7 +6,7 @@
 //                                           of two state dict types are written by who writes them
 //
 // WAY: "unreduced" and "reduced" step with every second batch; the gradients of the other one are reduced with it, or by
-// themselves. "bf16" is a policy where the model is divided, else autocast.
+// themselves. "bf16" is a policy where the model is divided, else autocast. "recomputed" is activation_checkpointing of blocks.
 
 #include <algorithm>
 #include <cstdio>
@@ -56,6 +56,10 @@ accel::AcceleratorOptions options_of(accel::ShardingStrategy strategy,
   } else if (way == "bf16") {
     plugin.mixed_precision_policy =
         accel::MixedPrecisionPolicy{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+  } else if (way == "recomputed") {
+    plugin.auto_wrap_policy = accel::AutoWrapPolicy::kTransformerBasedWrap;
+    plugin.transformer_cls_names_to_wrap = {"GptBlock"};
+    plugin.activation_checkpointing = true;
   } else if (!way.empty()) {
     throw accel::Error(accel::ErrorCode::kInvalidArgument, "no way is called " + way);
   }

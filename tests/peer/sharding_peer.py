@@ -6,7 +6,7 @@ FULL_SHARD and NO_SHARD, from the same weights on the same batches with one thre
 the sum of two ranks' gradients is the same in either order, and a division by 2 is exact before or after it. SGD with
 momentum is made of the same multiplications and additions on both sides. So everything must be equal to the bit: also where
 gradients are added up over two batches, reduced each by itself or together, where the parameters that compute are bf16 and
-gradients are reduced in fp32, and in TorchScript.
+gradients are reduced in fp32, in TorchScript, and where blocks are computed again in the backward, by torch.utils.checkpoint there.
 
 Experts: which one a batch uses is in the batch. FSDP2 needs all ranks to use the same parameters; so they do in its test.
 In that of DDP they do not, and there FULL_SHARD has to be DDP to the bit too.
@@ -15,6 +15,7 @@ Python's safetensors opens the files of accel's checkpoints, those that two rank
 wrote: they hold the peer's weights and momenta, to the bit.
 """
 import contextlib
+import functools
 import os
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import unittest
 from peer_python import BUILD, PEER
 
 import torch
+import torch.utils.checkpoint
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -162,7 +164,7 @@ class Script(nn.Module):
 
 MODELS = {"Mlp": Mlp, "CharGpt": CharGpt, "ResNet": ResNet, "Lstm": Lstm, "TiedEmbedding": TiedEmbedding,
           "Experts": Experts, "Script": Script}
-CASES = [*MODELS, "Mlp+unreduced", "Mlp+reduced", "CharGpt+unreduced", "Mlp+bf16"]
+CASES = [*MODELS, "Mlp+unreduced", "Mlp+reduced", "CharGpt+unreduced", "CharGpt+recomputed", "Mlp+bf16"]
 SECOND_NAMES = {("TiedEmbedding", "head.weight")}
 INNER = (GptBlock, ResidualBlock, nn.LSTM)  # units of their own, as users of FSDP2 wrap
 
@@ -190,6 +192,12 @@ def write_case(case, kind, folder):
     tensors = {"model." + key: value.clone() for key, value in MODELS[model]().state_dict().items()}
     tensors["inputs"] = make_inputs(case, kind)
     save_file(tensors, f"{folder}/{case}.safetensors")
+
+
+def recompute_blocks(net):
+    for module in net.modules():
+        if isinstance(module, GptBlock):
+            module.forward = functools.partial(torch.utils.checkpoint.checkpoint, module.forward, use_reentrant=False)
 
 
 def fully_sharded(net, way):
@@ -221,6 +229,8 @@ def train(case, folder, kind, rank):
     name, way = split_case(case)
     net = MODELS[name]()
     net.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    if way == "recomputed":
+        recompute_blocks(net)
     is_sharded = kind == "FULL_SHARD"
     model = (fully_sharded(net, way) if is_sharded
              else nn.parallel.DistributedDataParallel(net, find_unused_parameters=name == "Experts"))

@@ -71,12 +71,11 @@ constexpr Option kFsdpOptions[] = {
                       "FSDP_SYNC_MODULE_STATES",
                       "true",
                       "All ranks begin with the values of rank 0. Default: true."),
-    kMakeFsdp.boolean(
-        "fsdp_activation_checkpointing",
-        "FSDP_ACTIVATION_CHECKPOINTING",
-        "false",
-        "Compute activations again in the backward pass. Programs of libaccel refuse true. "
-        "Default: false."),
+    kMakeFsdp.boolean("fsdp_activation_checkpointing",
+                      "FSDP_ACTIVATION_CHECKPOINTING",
+                      "false",
+                      "Compute activations of each wrapped unit again in the backward pass. Needs "
+                      "--fsdp_auto_wrap_policy. Default: false."),
     kMakeFsdp.boolean(
         "fsdp_activation_checkpointing_offload",
         "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",

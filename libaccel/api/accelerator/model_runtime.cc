@@ -75,6 +75,11 @@ ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
   }
   if (recipe.compute)
     autocast_.emplace(autocast_options(recipe, recipe.autocast, runtime_.device()));
+  if (runtime_.recomputed_units() != nullptr && at::GradMode::is_enabled()) {
+    units_ = std::make_unique<recompute::UnitForward>(
+        runtime_.recomputed_units(),
+        runtime_.has_run() ? recompute::Comparison::kShapes : recompute::Comparison::kValues);
+  }
 }
 
 ForwardScope::~ForwardScope() = default;
@@ -100,6 +105,7 @@ void ForwardScope::explain(const std::exception& error) const {
 }
 
 void ForwardScope::finish(std::vector<at::Tensor>& outputs) {
+  units_.reset();
   autocast_.reset();
   for (at::Tensor& output : outputs) output = returned(output, runtime_.recipe());
   if (at::GradMode::is_enabled()) runtime_.note_run();

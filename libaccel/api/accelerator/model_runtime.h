@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "libaccel/engine/gradients/model_sync.h"
 #include "libaccel/engine/precision/precision_recipe.h"
+#include "libaccel/engine/recompute/unit_forward.h"
 
 namespace torch::nn {
 class Module;
@@ -36,6 +38,14 @@ class ModelRuntime {
   // Whether a forward with gradients has come this way, and not only to the module itself.
   [[nodiscard]] bool has_run() const noexcept { return has_run_; }
   void note_run() noexcept { has_run_ = true; }
+  // Whose activations its forwards do not keep; nullptr: all are kept.
+  [[nodiscard]] const std::shared_ptr<const recompute::UnitOfParameter>& recomputed_units()
+      const noexcept {
+    return recomputed_units_;
+  }
+  void recompute(recompute::UnitOfParameter units) {
+    recomputed_units_ = std::make_shared<const recompute::UnitOfParameter>(std::move(units));
+  }
   // Of DiLoCo, while it lives; else nullptr.
   [[nodiscard]] LocalTraining* local_training() const noexcept { return local_training_; }
   // Throws kInvalidArgument where there is one already; nullptr: it ends.
@@ -48,6 +58,7 @@ class ModelRuntime {
   c10::DeviceType device_;
   bool is_for_evaluation_;
   bool has_run_ = false;
+  std::shared_ptr<const recompute::UnitOfParameter> recomputed_units_;
   LocalTraining* local_training_ = nullptr;  // borrowed
 };
 

@@ -10,6 +10,7 @@
 #include <accel/env_contract.h>
 #include <accel/error.h>
 #include <accel/lomo.h>
+#include <accel/script_module.h>
 
 #include "libaccel/api/accelerator/reproducible_steps.h"
 #include "libaccel/engine/gradients/communication_hooks.h"
@@ -29,6 +30,7 @@
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/whole_gradient_model.h"
 #include "libaccel/engine/sharding/widened_parameters.h"
+#include "libaccel/engine/sharding/wrap_policy.h"
 #include "runtime/text/number_text.h"
 #include "runtime/unserved_variables.h"
 
@@ -115,6 +117,24 @@ PrecisionSettings precision_settings(const AcceleratorOptions& options,
 }
 
 // Read whatever becomes of it: a mistake shows on one node, too. Requires: every rank calls it.
+// The units of a wrap policy, but for what is in no wrapped module.
+recompute::UnitOfParameter recomputed_units(const torch::nn::Module& module,
+                                            const sharding::FsdpSettings& settings) {
+  recompute::UnitOfParameter units;
+  for (const auto& [parameter, group] : sharding::wrap_groups(module, settings))
+    units.emplace(parameter, group == sharding::kRootGroup ? recompute::kNoUnit : group);
+  return units;
+}
+
+// LibTorch differentiates whole blocks of a script, whose tensors no operator saves.
+void refuse_recomputed_script(const torch::nn::Module& module) {
+  if (module.as<ScriptModuleImpl>() == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              "activation_checkpointing (FSDP_ACTIVATION_CHECKPOINTING) of a TorchScript module: "
+              "its activations would be kept all the same",
+              "leave the option out, or export the model with torch.export (ExportedModel)");
+}
+
 bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group) {
   bool has_budget = false;
   const auto read = [&] {
@@ -257,6 +277,7 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   if (recipe.widens_parameters) sharding::widen_parameters(*module);
   const bool has_budget = fsdp && has_page_budget(*fsdp, group.get());
   const bool is_trained = has_trainable_parameters(*module);
+  if (fsdp && fsdp->recomputes_activations) refuse_recomputed_script(*module);
   if (has_others && is_trained) {
     sync = make_sync(*module, std::move(group));
     if (is_reproducible) sync->set_sync_in_backward(false);  // gradients are exchanged apart
@@ -266,7 +287,9 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   warn_of_options_without_effect(sync.get(), has_budget);
   if (is_trained) keep_freed_memory();
   models.push_back(std::make_shared<ModelRuntime>(
-      std::move(module), std::move(sync), recipe, state.device().type(), asked.evaluation_mode));
+      module, std::move(sync), recipe, state.device().type(), asked.evaluation_mode));
+  if (fsdp && fsdp->recomputes_activations && is_trained && !asked.evaluation_mode)
+    models.back()->recompute(recomputed_units(*module, *fsdp));
   return models.back();
 }
 

@@ -90,12 +90,25 @@ void refuse_averages_with_graph(const Models& models) {
               "call backward() for the loss that is made of it");
 }
 
-// Stops a backward at the first gradient of each model that has autocast and whose forwards have all gone past it, in fp32.
-std::deque<GradientHooks> refuse_without_autocast(const Models& models) {
+// Stops a backward at the first gradient of each model whose forwards have all gone past what they should have had: autocast, or
+// units that are computed again.
+std::deque<GradientHooks> refuse_forwards_past(const Models& models) {
   std::deque<GradientHooks> hooks;
   for (const auto& model : models) {
-    if (model->has_run() || !model->recipe().casts_by_autocast()) continue;
+    const bool recomputes = model->recomputed_units() != nullptr;
+    if (model->has_run() || !(model->recipe().casts_by_autocast() || recomputes)) continue;
     const std::vector<NamedParameter> parameters = trainable_parameters(*model->module());
+    if (recomputes) {
+      hooks.emplace_back(parameters, [parameters](std::size_t index, const at::Tensor&) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "the parameter " + parameters[index].name +
+                        " got a gradient from a forward of the module itself, which has kept all "
+                        "activations, and activation_checkpointing is set",
+                    "write model(x) or model.forward(x), with the model that prepare() returned, "
+                    "in place of model->forward(x)");
+      });
+      continue;
+    }
     hooks.emplace_back(parameters, [parameters](std::size_t index, const at::Tensor&) {
       throw Error(ErrorCode::kInvalidArgument,
                   "the parameter " + parameters[index].name +
@@ -234,7 +247,7 @@ at::Tensor Training::scaled(const at::Tensor& part) const {
 
 void Training::differentiate(const at::Tensor& scaled_loss, const BackwardOptions& options) const {
   std::deque<GradientHooks> refusals;
-  if (!has_autocast_) refusals = refuse_without_autocast(prepared_.models);
+  if (!has_autocast_) refusals = refuse_forwards_past(prepared_.models);
   if (prepared_.state.use_distributed()) {
     run_on_all_ranks(scaled_loss, options);
   } else {

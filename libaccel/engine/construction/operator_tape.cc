@@ -3,58 +3,18 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 
 #include "libaccel/engine/construction/tensor_memory.h"
 
 namespace accel::construction {
-namespace {
 
-bool is_tensor(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined();
-}
-
-// Calls visit(position, item, tensor) for each tensor among the values and in lists of them.
-template <typename Visit>
-void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (is_tensor(values[i])) visit(i, std::ptrdiff_t{-1}, values[i].toTensor());
-    if (!values[i].isList()) continue;
-    const auto items = values[i].toListRef();
-    for (std::size_t item = 0; item < items.size(); ++item) {
-      if (is_tensor(items[item]))
-        visit(i, static_cast<std::ptrdiff_t>(item), items[item].toTensor());
-    }
-  }
-}
-
-void put(std::vector<c10::IValue>& values,
-         std::size_t position,
-         std::ptrdiff_t item,
-         const at::Tensor& tensor) {
-  if (item < 0) {
-    values[position] = tensor;
-  } else {
-    values[position].toList().set(static_cast<std::size_t>(item), tensor);
-  }
-}
-
-at::Tensor get(c10::ArrayRef<c10::IValue> values, std::size_t position, std::ptrdiff_t item) {
-  return item < 0 ? values[position].toTensor()
-                  : values[position].toListRef()[static_cast<std::size_t>(item)].toTensor();
-}
-
-// Lists are shared by copies of a value; each call needs its own.
-std::vector<c10::IValue> with_own_lists(std::vector<c10::IValue> values) {
-  for (c10::IValue& value : values) {
-    if (value.isList()) value = value.toList().copy();
-  }
-  return values;
-}
-
-}  // namespace
+using interception::for_each_tensor;
+using interception::get_tensor;
+using interception::put_tensor;
+using interception::TensorPlace;
+using interception::with_own_lists;
 
 const OperatorTape::Value* OperatorTape::find(const at::Tensor& tensor) const {
   const auto found = index_.find(tensor.unsafeGetTensorImpl());
@@ -80,29 +40,26 @@ void OperatorTape::record(const c10::OperatorHandle& op,
   const at::NoGradGuard no_grad;
   Call call{op, with_own_lists(std::move(arguments)), {}, {}, {}};
   struct Ordinary {
-    std::size_t position;
-    std::ptrdiff_t item;
+    TensorPlace place;
     at::Tensor copy;
   };
   std::vector<Ordinary> ordinary;
-  for_each_tensor(call.arguments,
-                  [&](std::size_t position, std::ptrdiff_t item, const auto& tensor) {
-                    const auto* alias = op.schema().arguments()[position].alias_info();
-                    const bool is_written = alias != nullptr && alias->isWrite();
-                    if (!knows(tensor)) {
-                      // Until it runs again the memory may change, or go: from_blob() does not own it.
-                      if (!is_written) ordinary.push_back({position, item, tensor.clone()});
-                      return;
-                    }
-                    call.reads.push_back({position, item, value_of(tensor)});
-                    if (is_written) call.writes.insert(tensor.storage().unsafeGetStorageImpl());
-                  });
-  for (const Ordinary& value : ordinary)
-    put(call.arguments, value.position, value.item, value.copy);
-  for (const Place& read : call.reads) put(call.arguments, read.position, read.item, {});
-  for_each_tensor(results, [&](std::size_t position, std::ptrdiff_t item, const auto& tensor) {
+  for_each_tensor(call.arguments, [&](const TensorPlace& place, const at::Tensor& tensor) {
+    const auto* alias = op.schema().arguments()[place.position].alias_info();
+    const bool is_written = alias != nullptr && alias->isWrite();
+    if (!knows(tensor)) {
+      // Until it runs again the memory may change, or go: from_blob() does not own it.
+      if (!is_written) ordinary.push_back({place, tensor.clone()});
+      return;
+    }
+    call.reads.push_back({place, value_of(tensor)});
+    if (is_written) call.writes.insert(tensor.storage().unsafeGetStorageImpl());
+  });
+  for (const Ordinary& value : ordinary) put_tensor(call.arguments, value.place, value.copy);
+  for (const Place& read : call.reads) put_tensor(call.arguments, read.place, {});
+  for_each_tensor(results, [&](const TensorPlace& place, const at::Tensor& tensor) {
     if (!tensor.is_meta()) return;
-    call.results.push_back({position, item, value_of(tensor)});
+    call.results.push_back({place, value_of(tensor)});
     call.writes.insert(tensor.storage().unsafeGetStorageImpl());
   });
   if (!call.writes.empty()) calls_.push_back(std::move(call));
@@ -152,11 +109,10 @@ void OperatorTape::make_real_values(const std::vector<std::size_t>& wanted) {
     torch::jit::Stack stack = with_own_lists(call.arguments);
     for (const Place& read : call.reads) {
       const auto present = made.find(read.value);
-      if (present != made.end()) put(stack, read.position, read.item, present->second);
+      if (present != made.end()) put_tensor(stack, read.place, present->second);
     }
     call.op.callBoxed(stack);
-    for (const Place& result : call.results)
-      made[result.value] = get(stack, result.position, result.item);
+    for (const Place& result : call.results) made[result.value] = get_tensor(stack, result.place);
   }
   for (const std::size_t value : values) {
     const auto held = values_[value].tensor.lock();

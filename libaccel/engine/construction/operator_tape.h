@@ -17,6 +17,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include "libaccel/interception/stack_tensors.h"
+
 namespace accel::construction {
 
 class OperatorTape {
@@ -40,10 +42,9 @@ class OperatorTape {
         tensor;            // weak: keeps the address from being used again
     c10::Storage storage;  // of no bytes
   };
-  // A value among arguments or results; item: in a list, otherwise -1.
+  // A value among arguments or results.
   struct Place {
-    std::size_t position;
-    std::ptrdiff_t item;
+    interception::TensorPlace place;
     std::size_t value;
   };
   struct Call {

@@ -7,13 +7,13 @@
 #include <utility>
 
 #include <ATen/ThreadLocalState.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <accel/activation_checkpoint.h>
 #include <accel/error.h>
 
+#include "libaccel/engine/recompute/autocast_cache.h"
 #include "libaccel/engine/recompute/generator_states.h"
 #include "libaccel/engine/recompute/outside_memory.h"
 #include "libaccel/interception/recomputed_tensors.h"
@@ -43,7 +43,7 @@ class Input {
         saved_(tensor, /*is_output=*/false),
         version_(is_defined_ && !saved_.has_hooks() ? tensor._version() : 0) {}
 
-  // A leaf, which leads to no graph. index: for the error.
+  // It leads to no graph. index: for the error.
   [[nodiscard]] at::Tensor value(std::size_t index) const {
     if (!is_defined_) return {};
     const auto kept = saved_.get_raw_data();
@@ -58,26 +58,15 @@ class Input {
                   "write in place");
     }
     const at::Tensor tensor = saved_.unpack();
-    return tensor.detach().set_requires_grad(tensor.requires_grad());
+    at::Tensor own = tensor.detach();
+    give_role(own, graph_role_of(tensor));
+    return own;
   }
 
  private:
   bool is_defined_;
   torch::autograd::SavedVariable saved_;
   std::int64_t version_;
-};
-
-class NoAutocastCache {
- public:
-  NoAutocastCache() : was_enabled_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_cache_enabled(false);
-  }
-  ~NoAutocastCache() { at::autocast::set_autocast_cache_enabled(was_enabled_); }
-  NoAutocastCache(const NoAutocastCache&) = delete;
-  NoAutocastCache& operator=(const NoAutocastCache&) = delete;
-
- private:
-  bool was_enabled_;
 };
 
 // What the part began with.

@@ -22,9 +22,10 @@ class GeneratorStates {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// While it lives, the generators go on from other states; at its end, from where they were.
+// While it lives, the generators may be drawn from, from other states too; at its end they go on from where they were.
 class GeneratorScope {
  public:
+  GeneratorScope() = default;
   explicit GeneratorScope(const GeneratorStates& states) { states.restore(); }
   ~GeneratorScope() { before_.restore(); }
   GeneratorScope(const GeneratorScope&) = delete;

@@ -2,32 +2,24 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string_view>
 #include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/clone.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "libaccel/interception/stack_tensors.h"
 
 namespace accel::recompute {
 namespace {
 
-bool has_bytes(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() && tensor.storage().nbytes() > 0 &&
-         !tensor.is_meta();
-}
-
 const c10::StorageImpl* memory_key_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
-}
-
-// A tensor object of its own, in that memory.
-at::Tensor in_storage(const at::Tensor& like, const c10::Storage& storage) {
-  at::Tensor tensor =
-      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), like.key_set(), like.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      like.sizes(), like.strides(), like.storage_offset());
-  return tensor;
 }
 
 at::Tensor copy_of_storage(const at::Tensor& tensor) {
@@ -37,6 +29,15 @@ at::Tensor copy_of_storage(const at::Tensor& tensor) {
   bytes.unsafeGetTensorImpl()->set_sizes_contiguous(
       {static_cast<std::int64_t>(tensor.storage().nbytes())});
   return bytes.clone();
+}
+
+// A tensor object of its own, in that memory.
+at::Tensor in_storage(const at::Tensor& like, const c10::Storage& storage) {
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), like.key_set(), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      like.sizes(), like.strides(), like.storage_offset());
+  return tensor;
 }
 
 // Normalisations write to their running statistics, and do not say so.
@@ -53,44 +54,23 @@ bool writes_unsaid(const c10::OperatorHandle& op, std::size_t argument) {
                    std::string_view(op.operator_name().name)) != kNormalisations.end();
 }
 
-bool writes(const c10::OperatorHandle& op, std::size_t argument) {
-  const auto* const alias = op.schema().arguments()[argument].alias_info();
-  return (alias != nullptr && alias->isWrite()) || writes_unsaid(op, argument);
-}
-
-// visit(tensor, argument) for the tensors among the values and in lists of them, which it may replace.
+// visit(tensor, argument) for the tensors among the arguments, which it may replace.
 template <typename Visit>
-void replace_tensors(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    auto& value = const_cast<c10::IValue&>(values[i]);  // NOLINT: the stack is the caller's own
-    if (value.isTensor() && value.toTensor().defined()) {
-      at::Tensor tensor = visit(value.toTensor(), i);
-      if (!tensor.is_same(value.toTensor())) value = std::move(tensor);
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      // Others may hold the list.
-      const c10::List<c10::IValue> own = value.toList().copy();
-      bool is_other = false;
-      for (std::size_t k = 0; k < own.size(); ++k) {
-        const c10::IValue item = own.get(k);
-        if (!item.isTensor() || !item.toTensor().defined()) continue;
-        at::Tensor tensor = visit(item.toTensor(), i);
-        if (tensor.is_same(item.toTensor())) continue;
-        own.set(k, std::move(tensor));
-        is_other = true;
-      }
-      if (is_other) value = own;
-    }
-  }
-}
-
-template <typename Visit>
-void for_each_tensor_of(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
-  for (const c10::IValue& value : values) {
-    if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
-    if (!value.isTensorList() && !value.isOptionalTensorList()) continue;
-    for (const c10::IValue& item : value.toListRef()) {
-      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
-    }
+void replace_tensors(const c10::OperatorHandle& op, torch::jit::Stack& stack, const Visit& visit) {
+  const std::size_t num_arguments = op.schema().arguments().size();
+  const std::size_t begin = stack.size() - num_arguments;
+  std::vector<std::pair<interception::TensorPlace, at::Tensor>> others;
+  interception::for_each_tensor(
+      torch::jit::last(stack, num_arguments),
+      [&](const interception::TensorPlace& place, const at::Tensor& tensor) {
+        at::Tensor other = visit(tensor, place.position);
+        if (!other.is_same(tensor)) others.emplace_back(place, std::move(other));
+      });
+  for (auto& other : others) {
+    other.first.position += begin;
+    c10::IValue& value = stack[other.first.position];
+    if (other.first.item >= 0) value = value.toList().copy();  // others may hold the list
+    interception::put_tensor(stack, other.first, other.second);
   }
 }
 
@@ -107,14 +87,44 @@ void call(const c10::OperatorHandle& op,
 
 }  // namespace
 
+bool writes(const c10::OperatorHandle& op, std::size_t argument) {
+  const auto* const alias = op.schema().arguments()[argument].alias_info();
+  return (alias != nullptr && alias->isWrite()) || writes_unsaid(op, argument);
+}
+
+bool has_bytes(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && tensor.storage().nbytes() > 0 &&
+         !tensor.is_meta();
+}
+
+GraphRole graph_role_of(const at::Tensor& tensor) {
+  if (!tensor.requires_grad()) return GraphRole::kNone;
+  return tensor.is_leaf() ? GraphRole::kLeaf : GraphRole::kInner;
+}
+
+void give_role(const at::Tensor& tensor, GraphRole role) {
+  if (role == GraphRole::kLeaf) tensor.set_requires_grad(true);
+  if (role != GraphRole::kInner) return;
+  torch::autograd::impl::set_gradient_edge(
+      tensor, torch::autograd::Edge(std::make_shared<torch::autograd::Identity>(), 0));
+}
+
 void OutsideMemory::keep(const at::Tensor& tensor) {
   if (kept_.contains(memory_key_of(tensor))) return;
   kept_.emplace(memory_key_of(tensor), Kept{tensor.storage(), copy_of_storage(tensor)});
 }
 
-const at::Tensor* OutsideMemory::values_of(const at::Tensor& tensor) const {
-  const auto found = kept_.find(memory_key_of(tensor));
-  return found == kept_.end() ? nullptr : &found->second.values;
+bool OutsideMemory::has(const at::Tensor& tensor) const {
+  return has_bytes(tensor) && kept_.contains(memory_key_of(tensor));
+}
+
+at::Tensor OutsideCopies::in_place_of(const at::Tensor& tensor) {
+  if (!has_bytes(tensor)) return {};
+  const auto kept = outside_.kept_.find(memory_key_of(tensor));
+  if (kept == outside_.kept_.end()) return {};
+  const auto [copy, is_new] = copies_.try_emplace(memory_key_of(tensor));
+  if (is_new) copy->second = kept->second.values.clone().storage();
+  return in_storage(tensor, copy->second);
 }
 
 void InsideMemory::add(const at::Tensor& tensor) {
@@ -128,21 +138,20 @@ bool InsideMemory::contains(const at::Tensor& tensor) const {
 void InsideMemory::add_made(const std::vector<c10::IValue>& arguments,
                             c10::ArrayRef<c10::IValue> results) {
   std::unordered_set<const c10::StorageImpl*> given;
-  for_each_tensor_of(arguments, [&given](const at::Tensor& tensor) {
+  interception::for_each_tensor(arguments, [&given](const auto&, const at::Tensor& tensor) {
     if (has_bytes(tensor)) given.insert(memory_key_of(tensor));
   });
-  for_each_tensor_of(results, [&](const at::Tensor& tensor) {
+  interception::for_each_tensor(results, [&](const auto&, const at::Tensor& tensor) {
     if (has_bytes(tensor) && !given.contains(memory_key_of(tensor))) add(tensor);
   });
 }
 
 bool FirstRun::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  replace_tensors(torch::jit::last(*stack, op.schema().arguments().size()),
-                  [&](const at::Tensor& tensor, std::size_t argument) {
-                    if (has_bytes(tensor) && writes(op, argument) && !inside_.contains(tensor))
-                      outside_.keep(tensor);
-                    return tensor;
-                  });
+  replace_tensors(op, *stack, [&](const at::Tensor& tensor, std::size_t argument) {
+    if (has_bytes(tensor) && writes(op, argument) && !inside_.contains(tensor))
+      outside_.keep(tensor);
+    return tensor;
+  });
   call(op, stack, next_, inside_);
   return true;
 }
@@ -151,24 +160,20 @@ at::Tensor LaterRun::replaced(const at::Tensor& tensor, bool is_written) {
   if (!has_bytes(tensor) || inside_.contains(tensor)) return tensor;
   const auto known = replacements_.find(tensor.unsafeGetTensorImpl());
   if (known != replacements_.end()) return known->second.tensor;
-  const at::Tensor* values = outside_.values_of(tensor);
-  if (values == nullptr && is_written) written_now_.keep(tensor);
-  if (values == nullptr) values = written_now_.values_of(tensor);
-  if (values == nullptr) return tensor;
-  const auto [copy, is_new] = copies_.try_emplace(memory_key_of(tensor));
-  if (is_new) copy->second = values->clone().storage();
-  at::Tensor own = in_storage(tensor, copy->second);
-  own.set_requires_grad(tensor.requires_grad());
+  at::Tensor own = copies_.in_place_of(tensor);
+  if (!own.defined() && is_written) written_now_.keep(tensor);
+  if (!own.defined()) own = copies_now_.in_place_of(tensor);
+  if (!own.defined()) return tensor;
+  give_role(own, graph_role_of(tensor));
   inside_.add(own);
   replacements_.emplace(tensor.unsafeGetTensorImpl(), Replacement{tensor, own});
   return own;
 }
 
 bool LaterRun::run(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  replace_tensors(torch::jit::last(*stack, op.schema().arguments().size()),
-                  [&](const at::Tensor& tensor, std::size_t argument) {
-                    return replaced(tensor, writes(op, argument));
-                  });
+  replace_tensors(op, *stack, [&](const at::Tensor& tensor, std::size_t argument) {
+    return replaced(tensor, writes(op, argument));
+  });
   call(op, stack, next_, inside_);
   return true;
 }

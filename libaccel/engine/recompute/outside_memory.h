@@ -22,20 +22,47 @@
 
 namespace accel::recompute {
 
+// What a tensor is to autograd.
+enum class GraphRole {
+  kNone,
+  kLeaf,   // requires a gradient
+  kInner,  // the result of a node: it may be written to
+};
+[[nodiscard]] GraphRole graph_role_of(const at::Tensor& tensor);
+// The same to autograd, but that it leads to no graph.
+void give_role(const at::Tensor& tensor, GraphRole role);
+// Whether the operator writes to this argument; normalisations do not say so of their running statistics.
+[[nodiscard]] bool writes(const c10::OperatorHandle& op, std::size_t argument);
+// Whether it has memory that could be written to.
+[[nodiscard]] bool has_bytes(const at::Tensor& tensor);
+
 // Values of before, by storage. A storage is held as long as its entry, so that no other gets its address.
 class OutsideMemory {
  public:
   // Keeps the values of the tensor's whole storage, when it has none yet.
   void keep(const at::Tensor& tensor);
-  // nullptr: the region has not written to it.
-  [[nodiscard]] const at::Tensor* values_of(const at::Tensor& tensor) const;
+  [[nodiscard]] bool has(const at::Tensor& tensor) const;
 
  private:
+  friend class OutsideCopies;
   struct Kept {
     c10::Storage storage;
     at::Tensor values;  // its bytes
   };
   std::unordered_map<const c10::StorageImpl*, Kept> kept_;
+};
+
+// Memory with those values, for one run of the region.
+class OutsideCopies {
+ public:
+  explicit OutsideCopies(const OutsideMemory& outside) : outside_(outside) {}
+  // In the memory in place of the tensor's own: for tensors of one storage the same. Without a role in a graph. Undefined: the
+  // region has not written to it.
+  [[nodiscard]] at::Tensor in_place_of(const at::Tensor& tensor);
+
+ private:
+  const OutsideMemory& outside_;
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> copies_;
 };
 
 // Storages that the operators of a region have made.
@@ -66,7 +93,7 @@ class FirstRun final : public interception::OperatorHandler {
 // Gives the operators of a later run copies of it.
 class LaterRun final : public interception::OperatorHandler {
  public:
-  explicit LaterRun(const OutsideMemory& outside) : outside_(outside) {}
+  explicit LaterRun(const OutsideMemory& outside) : copies_(outside) {}
   void set_next(interception::OperatorHandler* next) noexcept { next_ = next; }
   bool run(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
 
@@ -74,15 +101,15 @@ class LaterRun final : public interception::OperatorHandler {
   // The tensor to use in place of one; itself where it is not written to outside.
   [[nodiscard]] at::Tensor replaced(const at::Tensor& tensor, bool is_written);
 
-  const OutsideMemory& outside_;
+  OutsideCopies copies_;
   InsideMemory inside_;
-  std::unordered_map<const c10::StorageImpl*, c10::Storage> copies_;
   struct Replacement {
     at::Tensor original;  // held: no other tensor gets its address
     at::Tensor tensor;
   };
   std::unordered_map<const c10::TensorImpl*, Replacement> replacements_;
   OutsideMemory written_now_;  // in this run and not in the first
+  OutsideCopies copies_now_{written_now_};
   interception::OperatorHandler* next_ = nullptr;
 };
 

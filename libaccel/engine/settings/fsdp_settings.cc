@@ -132,15 +132,24 @@ void set_state_dict(FsdpSettings& settings,
   settings.optim_state_dict = plugin.optim_state_dict_config.value_or(StateDictConfig{});
 }
 
-// It would change memory, and is not there.
-void refuse_recomputation(const EnvLookup& env) {
-  for (const char* name :
-       {"FSDP_ACTIVATION_CHECKPOINTING", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"}) {
-    if (!flag_of(env, name).value_or(false)) continue;
+void set_recomputation(FsdpSettings& settings,
+                       const FullyShardedDataParallelPlugin& plugin,
+                       const EnvLookup& env) {
+  if (flag_of(env, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD").value_or(false)) {
     throw Error(ErrorCode::kUnsupported,
-                std::string(name) + " is not part of this build yet",
+                "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD is not part of this build yet",
                 "leave it out");
   }
+  settings.recomputes_activations =
+      plugin.activation_checkpointing
+          ? *plugin.activation_checkpointing
+          : flag_of(env, "FSDP_ACTIVATION_CHECKPOINTING").value_or(false);
+  if (!settings.recomputes_activations || settings.wrap != AutoWrapPolicy::kNoWrap) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "activation_checkpointing (FSDP_ACTIVATION_CHECKPOINTING) computes units again, and "
+              "without an auto_wrap_policy (FSDP_AUTO_WRAP_POLICY) there are none",
+              "set TRANSFORMER_BASED_WRAP with the class of the layers, or SIZE_BASED_WRAP with "
+              "min_num_params above 0");
 }
 
 void set_ignored(FsdpSettings& settings,
@@ -255,7 +264,7 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   settings.shard_by_tensor = plugin.shard_by_tensor;
   settings.version = version_of(plugin, env);
   set_state_dict(settings, plugin, env);
-  refuse_recomputation(env);
+  set_recomputation(settings, plugin, env);
   note_what_changes_nothing(settings, plugin, env);
   return settings;
 }

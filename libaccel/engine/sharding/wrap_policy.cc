@@ -72,13 +72,13 @@ class Grouper {
     for (const std::string& name : settings_.transformer_classes) {
       if (!matched.contains(name)) throw unknown_class(name, classes);
     }
-    claim(root);
+    claim(root, kRootGroup);
     return std::move(groups_);
   }
 
   Groups by_size(const torch::nn::Module& root) {
     wrap_sizes(root, /*is_root=*/true);
-    claim(root);
+    claim(root, kRootGroup);
     return std::move(groups_);
   }
 
@@ -111,7 +111,7 @@ class Grouper {
       matched.insert(wanted);
       is_wanted = true;
     }
-    if (is_wanted) claim(module);
+    if (is_wanted) claim(module, next_++);
   }
 
   // Returns how many parameters units took.
@@ -130,12 +130,11 @@ class Grouper {
                               module.as<torch::nn::ModuleDictImpl>() != nullptr ||
                               name == "ModuleList" || name == "ModuleDict";
     if (is_root || is_container || numel - taken < settings_.min_num_params) return taken;
-    claim(module);
+    claim(module, next_++);
     return numel;
   }
 
-  void claim(const torch::nn::Module& module) {
-    const int group = next_++;
+  void claim(const torch::nn::Module& module, int group) {
     for (const at::Tensor& parameter : module.parameters()) {
       groups_.try_emplace(parameter.unsafeGetTensorImpl(), group);
     }

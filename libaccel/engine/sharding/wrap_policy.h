@@ -6,6 +6,7 @@
 // Threads:  the thread that owns the module; nothing is changed.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -29,6 +30,9 @@ namespace accel::sharding {
 // listed); a name that no module has (the nearest one is said).
 [[nodiscard]] std::unordered_set<const c10::TensorImpl*> ignored_parameters(
     const torch::nn::Module& module, const FsdpSettings& settings);
+
+// Of the parameters that are in no wrapped module, where a policy wraps any.
+inline constexpr int kRootGroup = std::numeric_limits<int>::max();
 
 // The number of the unit of each parameter, by implementation; kNoGroup for all under NO_WRAP. A parameter that is
 // used in several units belongs to the first. TRANSFORMER_BASED_WRAP takes names of classes, with as much of their namespace

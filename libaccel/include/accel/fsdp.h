@@ -102,6 +102,11 @@ struct FullyShardedDataParallelPlugin {
   // Keeps shards, gradients and optimizer states in host memory while the model computes on a GPU. FSDP_OFFLOAD_PARAMS. On a
   // CPU they are there always: true changes nothing, and accel says so once.
   std::optional<bool> cpu_offload;
+
+  // Activations of each unit are not kept for the backward: the unit is computed again there, with the same bits. Needs an
+  // auto_wrap_policy, which says what a unit is. docs/guides/activations.md has what counts as a unit's computation, and limits.
+  // FSDP_ACTIVATION_CHECKPOINTING, else false.
+  std::optional<bool> activation_checkpointing;
 };
 
 }  // namespace accel

@@ -41,6 +41,9 @@ class Module;
 }
 
 namespace accel {
+namespace recompute {
+class UnitForward;
+}
 namespace detail {
 
 class ModelRuntime;
@@ -67,6 +70,7 @@ class ACCEL_EXPORT ForwardScope {
  private:
   ModelRuntime& runtime_;
   std::optional<Autocast> autocast_;
+  std::unique_ptr<recompute::UnitForward> units_;
   std::deque<at::Tensor> replacements_;
 };
 

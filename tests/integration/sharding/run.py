@@ -68,6 +68,13 @@ class Sharding(unittest.TestCase):
                  "--fsdp_transformer_layer_cls_to_wrap")
         divided = self.losses("--max_steps", "4", name="divided", flags=(*flags, "GptBlock"))
         self.assert_close(divided, copies)
+        # docs/guides/activations.md
+        recomputed = self.losses("--max_steps", "4", name="recomputed",
+                                 flags=(*flags, "GptBlock", "--fsdp_activation_checkpointing", "true"))
+        self.assertEqual(recomputed, divided)
+        done = self.run_example(name="no_units", flags=(*flags[:3], "--fsdp_activation_checkpointing", "true"))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("without an auto_wrap_policy", done.stderr)
         done = self.run_example(name="wrong_class", flags=(*flags, "BertLayer"))
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("could not find the transformer layer class BertLayer", done.stderr)

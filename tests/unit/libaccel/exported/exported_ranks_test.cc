@@ -1,6 +1,13 @@
 // Exported models under DDP and FULL_SHARD: the same losses as one process on the batches of all ranks.
 
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
@@ -8,6 +15,7 @@
 #include <accel/accelerator.h>
 #include <accel/exported_model.h>
 #include <accel/fsdp.h>
+#include <accel/random.h>
 
 #include "libaccel/engine/sharding/wrap_policy.h"
 #include "libaccel/tensors/unique_parameters.h"
@@ -83,6 +91,48 @@ TEST(ExportedRanks, AreWrappedByPythonsClasses) {
     plugin.auto_wrap_policy = AutoWrapPolicy::kTransformerBasedWrap;
     plugin.transformer_cls_names_to_wrap = {"Block"};
     train_as_one(options);
+  });
+}
+
+std::int64_t g_num_norms = 0;
+
+// Losses of a training on two ranks; how many normalisations each of its backwards has computed.
+std::pair<std::vector<float>, std::int64_t> trained_by_blocks(bool recomputes) {
+  Accelerator accelerator(
+      AcceleratorOptions{.fsdp_plugin = FullyShardedDataParallelPlugin{
+                             .auto_wrap_policy = AutoWrapPolicy::kTransformerBasedWrap,
+                             .transformer_cls_names_to_wrap = {{"Block"}},
+                             .activation_checkpointing = recomputes}});
+  ExportedModel net(exported_model("blocks"));
+  set_seed(2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.5));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const at::Tensor mine = ids().narrow(0, accelerator.process_index() * 2, 2);
+  std::vector<float> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    const at::Tensor loss = model(ExportedInputs{{"ids", mine}, {"labels", mine}});
+    g_num_norms = 0;
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    losses.push_back(loss.item<float>());
+  }
+  return {losses, g_num_norms};
+}
+
+TEST(ExportedRanks, ComputeTheirBlocksAgainToTheSameBits) {
+  run_ranks(2, [] {
+    const auto callback = at::addGlobalCallback(at::RecordFunctionCallback(
+        [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+          if (std::string_view(function.name()) == "aten::native_layer_norm") ++g_num_norms;
+          return nullptr;
+        }));
+    const auto [kept, none] = trained_by_blocks(false);
+    const auto [recomputed, norms] = trained_by_blocks(true);
+    at::removeCallback(callback);
+    EXPECT_EQ(recomputed, kept);
+    EXPECT_EQ(none, 0);
+    EXPECT_EQ(norms, 2) << "one in each block";
   });
 }
 

@@ -146,9 +146,23 @@ TEST(FsdpSettings, ReadsTheSizeForOtherPoliciesToo) {
 }
 
 TEST(FsdpSettings, RefusesWhatIsNotThereInsteadOfIgnoringIt) {
-  const Error error = error_of({}, env({{"FSDP_ACTIVATION_CHECKPOINTING", "true"}}));
+  const Error error = error_of({}, env({{"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "true"}}));
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), HasSubstr("FSDP_ACTIVATION_CHECKPOINTING"));
+  EXPECT_THAT(error.message(), HasSubstr("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"));
+}
+
+TEST(FsdpSettings, ReadsWhetherUnitsAreComputedAgain) {
+  const EnvLookup asked = env({{"FSDP_ACTIVATION_CHECKPOINTING", "true"},
+                               {"FSDP_AUTO_WRAP_POLICY", "SIZE_BASED_WRAP"},
+                               {"FSDP_MIN_NUM_PARAMS", "1000"}});
+  EXPECT_TRUE(resolve({}, asked).recomputes_activations);
+  EXPECT_FALSE(resolve({.activation_checkpointing = false}, asked).recomputes_activations);
+  EXPECT_FALSE(resolve({}, env()).recomputes_activations);
+
+  const Error error = error_of({.activation_checkpointing = true});
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("without an auto_wrap_policy"));
+  EXPECT_THAT(error.remedy(), HasSubstr("TRANSFORMER_BASED_WRAP"));
 }
 
 TEST(FsdpSettings, SaysWhichOptionsChangeNothing) {
