@@ -14,6 +14,7 @@
 #include "agent/jobs/diagnosis.h"
 #include "agent/jobs/job_page.h"
 #include "agent/jobs/job_request.h"
+#include "agent/jobs/named_job.h"
 #include "agent/logs/log_stream.h"
 #include "agent/rendezvous/job_wire.h"
 #include "agent/rendezvous/token_proof.h"
@@ -45,24 +46,24 @@ const v1::OnBehalf& everybody() {
   return all;
 }
 
-// A uuid stands before all names. Names are a user's own: one of `who`, if there is one, else that of the only user who has it.
-// A job that `who` may not see answers as one that does not exist.
+// choose_named() among the jobs of the coordinator.
 Result<const Job*> find_job(const State& state, const std::string& job, const v1::OnBehalf& who) {
-  const auto exact = state.jobs.find(job);
-  if (exact != state.jobs.end() && is_owner(who, exact->second.description->user))
-    return &exact->second;
-  const Job* found = nullptr;
-  std::vector<std::string> holders;
+  std::vector<const Job*> seen;
+  std::vector<NamedJob> names;
   for (const auto& [uuid, known] : state.jobs) {
     const JobDescription& description = *known.description;
-    if (description.job_id != job || !is_owner(who, description.user)) continue;
-    if (!who.user().empty() && description.user == who.user()) return &known;
-    found = &known;
-    holders.push_back(description.user + " (" + uuid + ")");
+    if (!is_owner(who, description.user)) continue;
+    seen.push_back(&known);
+    names.push_back({.uuid = uuid,
+                     .name = description.job_id,
+                     .user = description.user,
+                     .is_own = !who.user().empty() && description.user == who.user(),
+                     .has_ended = is_terminal(known.phase),
+                     .order = static_cast<std::int64_t>(known.order)});
   }
-  if (found == nullptr) return unknown_job(job);
-  if (holders.size() > 1) return ambiguous_job(job, holders);
-  return found;
+  const auto chosen = choose_named(names, job);
+  if (!chosen) return chosen.error();
+  return seen[*chosen];
 }
 
 std::string requester_name(const v1::OnBehalf& who) {

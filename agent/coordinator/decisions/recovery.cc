@@ -46,6 +46,7 @@ void restore_job(State& state, Job job, std::vector<RecordedMember> members, Tim
   job.phase_since = now;
   job.started_at = now;
   job.ledger.since = now;
+  state.next_order = std::max(state.next_order, job.order + 1);
   restore_members(state, job, std::move(members), now);
   if (is_terminal(job.phase)) {
     job.ledger.open = Account::kClosed;

@@ -158,6 +158,7 @@ void start_job(Turn& turn, const StartJob& request) {
   Job& job = turn.state.jobs[request.job.job_uuid];
   job.description = std::make_shared<const JobDescription>(request.job);
   job.request_id = request.request_id;
+  job.order = turn.state.next_order++;
   job.ledger.since = turn.now;
   enter(turn, job, JobPhase::kPending, "being written down");
   const std::uint64_t ticket = persist_job(turn, job, Sync::kYes);

@@ -192,6 +192,7 @@ Record job_record(const Job& job, const State& state, TimePoint now) {
     if (asked_stop->grace) json["stop_grace_ms"] = asked_stop->grace->count();
   }
   visit_job(copy, [&](const char* name, auto& field) { json[name] = to_field(field); });
+  json["order"] = job.order;
   json["members"] = Json::array();
   for (const Member& member : job.members) {
     json["members"].push_back(member_json(member, state));
@@ -266,6 +267,7 @@ Result<std::pair<Job, std::vector<RecordedMember>>> read_job(const Record& recor
       from_enum_field(value, job.phase, JobPhase::kCancelled);
     });
     visit_job(job, [&](const char* name, auto& field) { read_member(json, name, field); });
+    read_new_member(json, "order", job.order);
     bool is_cancelled = false;
     read_member(json, "is_cancelled", is_cancelled);
     if (is_cancelled) {

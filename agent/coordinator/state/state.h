@@ -172,6 +172,7 @@ struct CrashSeries {
 struct Job {
   std::shared_ptr<const JobDescription> description;
   std::string request_id;
+  std::uint64_t order = 0;  // of its submission: later ones have greater numbers
   JobPhase phase = JobPhase::kPending;
   TimePoint phase_since{};
   std::string text;  // why it ended, or what it waits for
@@ -241,6 +242,7 @@ struct State {
   std::map<SessionId, NodeId> sessions;
   std::map<ConnectionId, SessionId> connections;
   std::map<JobUuid, Job> jobs;
+  std::uint64_t next_order = 1;              // of a job
   std::map<std::uint64_t, JobUuid> tickets;  // records being written whose answer matters
   std::map<std::uint64_t, StopJob> stops;    // by ticket: obeyed, and answered, once durable
   std::uint64_t next_ticket = 1;

@@ -54,5 +54,73 @@ TEST(NamedJob, AJobThatOneMayNotSeeIsUnknownByItsUuidToo) {
     EXPECT_EQ(find_named({&anns}, named, kBob, is_bobs).error().code(), ErrorCode::kJobUnknown);
 }
 
+NamedJob train_of(std::string_view user, std::string_view uuid, std::int64_t order) {
+  return {.uuid = uuid, .name = "train", .user = user, .is_own = user == "ann", .order = order};
+}
+
+NamedJob ended(NamedJob job) {
+  job.has_ended = true;
+  return job;
+}
+
+TEST(NamedJob, OfOnesOwnJobsOfANameTheNewestThatHasNotEndedIsMeant) {
+  const NamedJob old = train_of("ann", "u1", 1);
+  const NamedJob middle = train_of("ann", "u2", 2);
+  const NamedJob latest = train_of("ann", "u3", 3);
+
+  EXPECT_EQ(*choose_named({old, latest, middle}, "train"), 1U);
+  EXPECT_EQ(*choose_named({old, ended(latest), middle}, "train"), 2U);
+  EXPECT_EQ(*choose_named({ended(latest), old, ended(middle)}, "train"), 1U);
+}
+
+TEST(NamedJob, OfOnesOwnJobsThatHaveAllEndedTheNewestIsMeant) {
+  const NamedJob old = ended(train_of("ann", "u1", 1));
+  const NamedJob latest = ended(train_of("ann", "u2", 2));
+
+  EXPECT_EQ(*choose_named({old, latest}, "train"), 1U);
+  EXPECT_EQ(*choose_named({latest, old}, "train"), 0U);
+}
+
+TEST(NamedJob, AnOwnJobThatHasEndedStandsBeforeOneOfAnotherUserThatRuns) {
+  EXPECT_EQ(*choose_named({train_of("bob", "u1", 2), ended(train_of("ann", "u2", 1))}, "train"),
+            1U);
+}
+
+TEST(NamedJob, SeveralJobsOfTheOnlyOtherUserAreChosenFromAsOnesOwnAre) {
+  const NamedJob latest = ended(train_of("bob", "u1", 2));
+  const NamedJob running = train_of("bob", "u2", 1);
+
+  EXPECT_EQ(*choose_named({latest, running}, "train"), 1U);
+}
+
+TEST(NamedJob, TwoOtherUsersWithTheNameAreAmbiguousAndEachIsNamedOnceWithItsJob) {
+  const auto chosen = choose_named(
+      {train_of("bob", "u1", 1), train_of("bob", "u2", 2), train_of("eve", "u3", 3)}, "train");
+
+  ASSERT_FALSE(chosen);
+  EXPECT_EQ(chosen.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(chosen.error().render(), HasSubstr("2 jobs are named 'train': bob (u2), eve (u3)"));
+}
+
+TEST(NamedJob, JobsWhoseUserIsNotKnownAreNotTakenForJobsOfOneUser) {
+  const auto chosen = choose_named({train_of("", "u1", 1), train_of("", "u2", 2)}, "train");
+
+  ASSERT_FALSE(chosen);
+  EXPECT_THAT(chosen.error().render(), HasSubstr("(u1)"));
+}
+
+TEST(NamedJob, AUuidStandsBeforeOnesOwnNewerJobOfThatName) {
+  NamedJob shield = train_of("ann", "u1", 9);
+  shield.name = kUuid;
+  const NamedJob meant = train_of("bob", kUuid, 1);
+
+  EXPECT_EQ(*choose_named({shield, meant}, kUuid), 1U);
+}
+
+TEST(NamedJob, ANameThatNoJobHasIsUnknown) {
+  EXPECT_EQ(choose_named({}, "train").error().code(), ErrorCode::kJobUnknown);
+  EXPECT_EQ(choose_named({train_of("ann", "u1", 1)}, "tra").error().code(), ErrorCode::kJobUnknown);
+}
+
 }  // namespace
 }  // namespace accel::agent::named_job_test

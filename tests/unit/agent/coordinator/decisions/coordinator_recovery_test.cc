@@ -242,6 +242,27 @@ TEST(CoordinatorRecovery, Fault59AFullDiskRefusesNewJobsAndKeepsRunningOnes) {
   EXPECT_THAT(cluster.reports(), Contains(HasSubstr("can be written again")));
 }
 
+TEST(CoordinatorRecovery, TheNextCoordinatorKnowsWhichJobIsTheNewerOne) {
+  VirtualCluster cluster(options_of(2, 2, 2));
+  cluster.settle();
+  JobDescription later = test::small_job(1, 1);
+  later.job_uuid = "a";  // before the other one by its uuid
+  cluster.tell(StartJob{"request-a", later});
+  cluster.settle();
+  const auto order_of = [&](const char* uuid) { return cluster.state().jobs.at(uuid).order; };
+  const std::uint64_t first = cluster.job()->order;
+  ASSERT_LT(first, order_of("a"));
+
+  cluster.apply({MoveKind::kCrashCoordinator});
+  cluster.apply({MoveKind::kStartCoordinator});
+  EXPECT_EQ(cluster.job()->order, first);
+  JobDescription latest = test::small_job(1, 1);
+  latest.job_uuid = "0";
+  cluster.tell(StartJob{"request-0", latest});
+
+  EXPECT_LT(order_of("a"), order_of("0"));
+}
+
 // Its coordinator died, or was deposed, while the job was being written down: nobody was told what became of it.
 TEST(CoordinatorRecovery, AJobThatIsSubmittedAgainToTheNextCoordinatorIsThereOnce) {
   for (const bool was_written : {false, true}) {
