@@ -1,5 +1,5 @@
-// CheckpointNames: the names of the files that Accelerate and Transformers give to weights and to the state of a training, for
-// programs that look for such files. docs/reference/accelerate_checkpoints.md lists those that libaccel reads and writes.
+// CheckpointNames: file names in checkpoints of Accelerate and Transformers, for programs that search for such files.
+// docs/reference/accelerate_checkpoints.md lists the files that libaccel reads and writes.
 //
 // Source:   accelerate.utils.constants.
 #pragma once
@@ -8,7 +8,8 @@
 
 namespace accel {
 
-// Without an extension; optimizers and schedulers after the first are called optimizer_1, ...; random_states_<rank>.
+// Without an extension. The second optimizer is optimizer_1, the second scheduler scheduler_1, and so on. Random states have the
+// rank: random_states_<rank>.
 inline constexpr std::string_view kModelName = "pytorch_model";
 inline constexpr std::string_view kSafeModelName = "model";
 inline constexpr std::string_view kFsdpModelName = "pytorch_model_fsdp";
@@ -23,7 +24,7 @@ inline constexpr std::string_view kWeightsIndexName = "pytorch_model.bin.index.j
 inline constexpr std::string_view kSafeWeightsName = "model.safetensors";
 inline constexpr std::string_view kSafeWeightsIndexName = "model.safetensors.index.json";
 
-// {suffix} stands for what tells one file from another, for example -00001-of-00003.
+// {suffix} is different in each file of a set, for example -00001-of-00003.
 inline constexpr std::string_view kWeightsPatternName = "pytorch_model{suffix}.bin";
 inline constexpr std::string_view kSafeWeightsPatternName = "model{suffix}.safetensors";
 inline constexpr std::string_view kProfilePatternName = "profile_{suffix}.json";

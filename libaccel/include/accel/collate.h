@@ -1,4 +1,4 @@
-// Collate: makes one batch out of the elements of a dataset.
+// Collate: makes one batch from elements of a dataset.
 //
 //   element                              batch
 //   at::Tensor                           at::Tensor, stacked along a new first dimension
@@ -6,12 +6,11 @@
 //   std::string                          std::vector<std::string>
 //   pair, tuple, map, torch's Example    the same, each part collated
 //   vector, array                        a vector (array) of collated positions
-//   struct with fields() (nested.h)      the same struct, each field collated; its fields are tensors
+//   struct with fields() (nested.h)      the same struct, each field collated; the fields must be tensors
 //
-// A DataLoader uses default_collate() unless it is given another function; one that pads, for
-// instance.
+// A DataLoader calls default_collate(), or the collate function that it was given (to pad sequences, for instance).
 //
-// Threads:  pure functions; called by the loader's workers.
+// Threads:  pure functions. The workers of a loader call them.
 #pragma once
 
 #include <array>
@@ -38,11 +37,11 @@ struct Example;  // not <torch/data/example.h>, which brings all operators of AT
 
 namespace accel {
 
-// Errors  kShapeMismatch, naming the first element whose shape differs; kInvalidArgument without
-// any.
+// Stacks the elements along a new first dimension.
+// Errors  kShapeMismatch names the first element with another shape; kInvalidArgument if there are no elements.
 ACCEL_EXPORT at::Tensor stack_elements(const std::vector<at::Tensor>& elements);
 
-// A tensor of one dimension with these values, in the dtype of the elements.
+// A tensor of one dimension with these values. Its dtype is kLong, kFloat, kDouble or kBool.
 ACCEL_EXPORT at::Tensor tensor_of_numbers(const std::vector<std::int64_t>& numbers);
 ACCEL_EXPORT at::Tensor tensor_of_numbers(const std::vector<float>& numbers);
 ACCEL_EXPORT at::Tensor tensor_of_numbers(const std::vector<double>& numbers);
@@ -55,7 +54,7 @@ namespace detail {
                                                        std::size_t length,
                                                        std::size_t first_length);
 
-// Collates what part(element) returns of every element.
+// Calls part(element) for each element and collates the results.
 template <typename T, typename Part>
 auto collate_part(const std::vector<T>& elements, Part part);
 

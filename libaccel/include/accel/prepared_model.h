@@ -1,24 +1,23 @@
-// Prepared: a model as Accelerator::prepare() hands it back, called like the model itself.
+// Prepared: the model that Accelerator::prepare() returns. Call it like the model itself.
 //
-// Around each forward it does what the job needs: with several ranks the buffers of rank 0 are sent
-// to the others and the reducer is told that a backward will come; with mixed precision the forward
-// runs under autocast and 16-bit outputs come back as fp32.
+// A forward of it does what the job needs. With several ranks it sends the buffers of rank 0 to the others and prepares the reducer
+// for the backward. With mixed precision it runs under autocast and converts 16-bit outputs to fp32.
 //
-//   model(x), model.forward(x)   do all of that
-//   model->forward(x)            operator-> reaches the module itself: its members, its own methods. The gradients of such a
-//                                forward are averaged over the ranks all the same, at the end of the backward the buffers of
-//                                rank 0 are sent, and every trained parameter needs a gradient. With mixed precision a model
-//                                all of whose forwards go this way is refused by backward(), unless the program calls
-//                                accelerator.autocast(); so is each one with find_unused_parameters or static_graph. Shards
+//   model(x), model.forward(x)   do all of this
+//   model->forward(x)            operator-> gives the module itself: its members and methods. The gradients of such a forward are
+//                                averaged over the ranks, too. The buffers of rank 0 are sent at the end of the backward, and
+//                                every trained parameter needs a gradient. With find_unused_parameters or static_graph
+//                                backward() refuses such a forward. With mixed precision backward() refuses a model if all of
+//                                its forwards are of this kind, unless the program calls accelerator.autocast(). Shards
 //                                (accel/fsdp.h) are reduced in each backward, also within no_sync().
 //
-// A forward of an LSTM in 16 bits for which LibTorch has no kernel on this CPU throws kUnsupported with what to do; past the
-// prepared model it throws oneDNN's own words.
+// LibTorch has no 16-bit LSTM kernel on some CPUs. There the forward throws kUnsupported with a remedy; a forward by operator->
+// throws oneDNN's own message.
 //
-// Handle: what was prepared, a torch::nn::ModuleHolder or a std::shared_ptr to a module.
+// Handle: the type that was prepared, a torch::nn::ModuleHolder or a std::shared_ptr to a module.
 //
 // Threads:  the thread that trains.
-// Cost:     one process in fp32: two branches. Otherwise one walk over the outputs, no copy.
+// Cost:     with one process in fp32, two branches. Otherwise one walk over the outputs, without a copy.
 #pragma once
 
 #include <cstddef>
@@ -48,23 +47,24 @@ namespace detail {
 
 class ModelRuntime;
 
-// One forward: entered before the module runs, finished with the tensors that it returned.
+// One forward: constructed before the module runs, finished with the tensors that the module returned.
 class ACCEL_EXPORT ForwardScope {
  public:
-  // Throws kPeerLost, kProcessGroup, and kInvalidArgument naming the parameters that got no
-  // gradient in the step before.
+  // Throws kPeerLost, kProcessGroup, and kInvalidArgument if parameters had no gradient in the last
+  // step; the error names them.
   explicit ForwardScope(ModelRuntime& runtime);
   ~ForwardScope();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 
-  // What the module gets in place of an argument, kept as long as this object; nullptr: the argument itself.
+  // The tensor that the module gets in place of `argument`; it lives as long as this object. nullptr: `argument` itself.
   [[nodiscard]] at::Tensor* replacement(const at::Tensor& argument);
-  // Whether finish() has to see the outputs; otherwise it may be called with none.
+  // Whether finish() needs the outputs. If not, it may be called without any.
   [[nodiscard]] bool wants_outputs() const noexcept;
-  // Ends autocast, converts the outputs in place and prepares the reducer.
+  // Ends autocast, converts the outputs in place, prepares the reducer.
   void finish(std::vector<at::Tensor>& outputs);
-  // The module has thrown: throws kUnsupported in place of words of LibTorch that name no remedy (engine/precision/lstm_kernels.h).
+  // The module has thrown `error`. Throws kUnsupported with a remedy where LibTorch's message has none
+  // (engine/precision/lstm_kernels.h); otherwise returns.
   void explain(const std::exception& error) const;
 
  private:
@@ -74,7 +74,7 @@ class ACCEL_EXPORT ForwardScope {
   std::deque<at::Tensor> replacements_;
 };
 
-// Of arguments that have their tensors by name (ExportedInputs) a copy: a value in place of a reference.
+// The argument for the module. For arguments with named tensors (ExportedInputs) it is a copy, a value in place of a reference.
 template <typename T>
 decltype(auto) argument_of(ForwardScope& scope, std::remove_reference_t<T>& argument) {
   const auto replaced = [&scope](const at::Tensor& tensor) {
@@ -112,8 +112,8 @@ class Prepared {
   Prepared(Handle handle, std::shared_ptr<detail::ModelRuntime> runtime)
       : handle_(std::move(handle)), runtime_(std::move(runtime)) {}
 
-  // Runs the module's forward. It may return tensors, nested containers of them, and structs that list
-  // their members (accel/nested.h); other classes do not compile.
+  // Runs the module's forward. The forward may return tensors, nested containers of tensors, and structs
+  // with fields() (accel/nested.h). Other classes do not compile.
   template <typename... Args>
   auto operator()(Args&&... args) const {
     return forward(std::forward<Args>(args)...);
@@ -150,7 +150,7 @@ class Prepared {
   auto* operator->() const { return &module(); }
   auto& operator*() const { return module(); }
 
-  // What was prepared.
+  // The handle that was prepared.
   [[nodiscard]] const Handle& unwrap() const noexcept { return handle_; }
   [[nodiscard]] const std::shared_ptr<detail::ModelRuntime>& runtime() const noexcept {
     return runtime_;
@@ -163,8 +163,8 @@ class Prepared {
   std::shared_ptr<detail::ModelRuntime> runtime_;
 };
 
-// What was prepared: unwrap(). Of a model that was not, the model itself. No module is wrapped within another, so there is nothing
-// to take off: mixed precision and the exchange of gradients belong to Prepared.
+// The handle that was prepared, as unwrap(); a model that was not prepared is returned as it is. prepare() puts no module into
+// another: mixed precision and the exchange of gradients belong to Prepared. So nothing else has to be unwrapped.
 template <typename Handle>
 [[nodiscard]] Handle extract_model_from_parallel(const Prepared<Handle>& model) {
   return model.unwrap();

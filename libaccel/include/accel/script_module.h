@@ -1,14 +1,14 @@
-// ScriptModule: a TorchScript module as a torch::nn one, so that prepare() takes it.
+// ScriptModule: wraps a TorchScript module in a torch::nn module, for prepare().
 //
 //   accel::ScriptModule net(torch::jit::load("net.pt"));
 //   auto [model, optimizer] = accelerator.prepare(net, adamw);
 //   accelerator.backward(loss_of(model(batch)));
 //
-// Parameters and buffers are those of the script, the same tensor objects under the same names, so what sharding or a
-// checkpoint does to them the script sees. train(), eval() and to() reach the script.
+// Parameters and buffers are the script's own tensor objects, with the same names. So the script sees every change that sharding
+// or a checkpoint makes to them. train(), eval() and to() also act on the script.
 //
-// Threads:  as the script's.
-// Cost:     a forward is one call of the script's.
+// Threads:  as the script allows.
+// Cost:     a forward is one call of the script's forward.
 #pragma once
 
 #include <memory>
@@ -31,12 +31,12 @@ namespace accel {
 // The module behind a ScriptModule.
 class ACCEL_EXPORT ScriptModuleImpl : public torch::nn::Module {
  public:
-  // Switches LibTorch's fusers of tensor expressions off for the process: fused kernels read parameters past the
-  // dispatcher. Throws kUnsupported naming a (sub)module that is frozen: its parameters are constants of its code.
+  // Switches off LibTorch's tensor expression fuser in this process, because fused kernels read parameters without the dispatcher.
+  // Throws kUnsupported for a frozen (sub)module and names it: its parameters are constants in its code.
   explicit ScriptModuleImpl(const torch::jit::Module& script);
   ~ScriptModuleImpl() override;
 
-  // Calls the script's forward. Throws kUnsupported when it returns anything but one tensor, and what the script throws.
+  // Calls the script's forward. Throws kUnsupported if the result is not exactly one tensor. Exceptions of the script pass through.
   template <typename... Args>
   at::Tensor forward(Args&&... args) {
     return run({c10::IValue(std::forward<Args>(args))...});
@@ -51,7 +51,7 @@ class ACCEL_EXPORT ScriptModuleImpl : public torch::nn::Module {
   std::unique_ptr<torch::jit::Module> script_;
 };
 
-// What TORCH_MODULE makes, but for the call: its own needs a forward() that is no template.
+// As TORCH_MODULE(ScriptModule), with its own operator(): the one of TORCH_MODULE needs a forward() that is not a template.
 class ScriptModule : public torch::nn::ModuleHolder<ScriptModuleImpl> {
  public:
   using torch::nn::ModuleHolder<ScriptModuleImpl>::ModuleHolder;

@@ -1,10 +1,11 @@
-// StateHooks: functions that a program adds to save_state() and load_state() of its Accelerator.
+// StateHooks: functions of the program that run within save_state() and load_state() of its Accelerator.
 //
 //   auto handle = accelerator.register_save_state_pre_hook(
 //       [](const auto& models, const auto& folder) { write_config(folder / "config.json"); });
 //   handle.remove();
 //
-// A hook that removes weights from `weights` saves them itself; one that removes models from `models` loads them itself:
+// A save hook may remove weights from `weights`: it then saves them itself. A load hook may remove models from `models`: it then
+// loads them itself.
 //
 //   accelerator.register_save_state_pre_hook([](const auto& models, auto& weights, const auto& folder) {
 //     save_adapter(*models[0], folder / "adapter.safetensors");
@@ -15,8 +16,8 @@
 //     models.clear();
 //   });
 //
-// A hook runs on every rank, in the order of registration. What it throws fails the save or the load
-// on all ranks, and nothing that existed is changed; what a load hook itself has changed stays so.
+// Hooks run on every rank, in the order of registration. An exception of a hook fails the save or the load on all ranks. Then
+// nothing that existed before is changed, except what a load hook changed itself.
 //
 // Threads:  the thread that trains.
 #pragma once
@@ -38,20 +39,20 @@ class Module;
 
 namespace accel {
 
-// What a save writes of a model: its parameters and buffers by name, the memory of the model.
+// The parameters and buffers of one model that a save writes, by name. The tensors share the memory of the model.
 struct ModelWeights {
   torch::nn::Module* model = nullptr;
   std::map<std::string, at::Tensor> tensors;
 };
 
-// models: those that were prepared, in that order. folder: the one that is being built, where plain files may be left.
+// models: the prepared models, in the order of prepare(). folder: the checkpoint being built; a hook may add plain files to it.
 using StateHook = std::function<void(const std::vector<torch::nn::Module*>& models,
                                      const std::filesystem::path& folder)>;
-// weights: of the models, in their order. Removed models or tensors are not saved: the same on every rank.
+// weights: one entry for each model, in the same order. Removed entries or tensors are not saved. Remove the same on every rank.
 using SaveStateHook = std::function<void(const std::vector<torch::nn::Module*>& models,
                                          std::vector<ModelWeights>& weights,
                                          const std::filesystem::path& folder)>;
-// models: those that will be loaded. Removed ones are left alone: the same on every rank. folder: the checkpoint.
+// models: the models to be loaded. Removed models are not loaded. Remove the same on every rank. folder: the checkpoint.
 using LoadStateHook = std::function<void(std::vector<torch::nn::Module*>& models,
                                          const std::filesystem::path& folder)>;
 
@@ -59,13 +60,13 @@ namespace detail {
 
 template <typename Hook>
 struct StateHooks {
-  std::map<std::uint64_t, Hook> by_id;  // ids grow: the order of registration
+  std::map<std::uint64_t, Hook> by_id;  // ids ascend in the order of registration
   std::uint64_t next_id = 0;
 };
 
 }  // namespace detail
 
-// Removes one hook. A dropped handle leaves its hook in place; one that outlives the Accelerator does nothing.
+// Removes one hook. Destruction of the handle does not remove it. After the end of the Accelerator remove() does nothing.
 class RemovableHandle {
  public:
   template <typename Hook>
@@ -74,7 +75,7 @@ class RemovableHandle {
           if (const auto present = hooks.lock()) present->by_id.erase(id);
         }) {}
 
-  // Once; later calls do nothing.
+  // A second call does nothing.
   void remove() const { remove_(); }
 
  private:
