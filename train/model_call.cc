@@ -32,6 +32,12 @@ at::Tensor causal_loss(const at::Tensor& logits, const at::Tensor& tokens) {
 
 }  // namespace
 
+std::vector<std::int64_t> sample_shape(const ExportedModel& net, const std::string& input) {
+  std::vector<std::int64_t> sizes = net->input_sizes(input);
+  if (!sizes.empty()) sizes.erase(sizes.begin());
+  return sizes;
+}
+
 ModelCall::ModelCall(const std::vector<std::string>& inputs, bool is_causal)
     : inputs_(inputs), is_causal_(is_causal) {
   const auto ids = std::ranges::find(inputs_, "input_ids");

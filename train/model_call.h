@@ -8,6 +8,7 @@
 // Threads:  those of the model.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,10 @@
 #include <accel/exported_model.h>
 
 namespace accel::train {
+
+// The shape of a sample of an input, without the batch.
+[[nodiscard]] std::vector<std::int64_t> sample_shape(const ExportedModel& net,
+                                                     const std::string& input);
 
 class ModelCall {
  public:

@@ -9,10 +9,6 @@
 #include <string>
 #include <utility>
 
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
-
 #include <accel/accelerator.h>
 #include <accel/dataloader.h>
 #include <accel/exported_model.h>
@@ -21,6 +17,7 @@
 
 #include "train/metric_file.h"
 #include "train/model_call.h"
+#include "train/named_optimizer.h"
 #include "train/samples.h"
 
 namespace accel::train {
@@ -47,24 +44,6 @@ AcceleratorOptions accelerator_options(const TrainSettings& settings) {
   return options;
 }
 
-std::shared_ptr<torch::optim::Optimizer> make_optimizer(const TrainSettings& settings,
-                                                        const torch::nn::Module& net) {
-  std::vector<at::Tensor> trained;
-  for (const at::Tensor& parameter : net.parameters()) {
-    if (parameter.requires_grad()) trained.push_back(parameter);
-  }
-  if (settings.optimizer == "sgd") {
-    return std::make_shared<torch::optim::SGD>(
-        trained, torch::optim::SGDOptions(settings.lr).weight_decay(settings.weight_decay));
-  }
-  if (settings.optimizer == "adam") {
-    return std::make_shared<torch::optim::Adam>(
-        trained, torch::optim::AdamOptions(settings.lr).weight_decay(settings.weight_decay));
-  }
-  return std::make_shared<torch::optim::AdamW>(
-      trained, torch::optim::AdamWOptions(settings.lr).weight_decay(settings.weight_decay));
-}
-
 LrFactor lr_factor(const TrainSettings& settings, std::int64_t num_steps) {
   if (settings.schedule == "constant") return constant_with_warmup(settings.warmup_steps);
   if (settings.schedule == "cosine") {
@@ -84,13 +63,6 @@ struct StepCount : Stateful {
   }
 };
 
-// The shape of a sample of the model's first input.
-std::vector<std::int64_t> sample_shape(const ExportedModel& net, const std::string& input) {
-  std::vector<std::int64_t> sizes = net->input_sizes(input);
-  if (!sizes.empty()) sizes.erase(sizes.begin());
-  return sizes;
-}
-
 class Run {
  public:
   explicit Run(const TrainSettings& settings)
@@ -99,7 +71,8 @@ class Run {
         net_(settings.model, {.weights = settings.weights}),
         call_(net_->input_names(), settings.task == "causal-lm"),
         model_(accelerator_.prepare(net_)),
-        optimizer_(accelerator_.prepare(make_optimizer(settings, *net_))),
+        optimizer_(accelerator_.prepare(
+            named_optimizer(settings.optimizer, settings.lr, settings.weight_decay, *net_))),
         loader_(accelerator_.prepare(
             samples_of(settings.training_files(), settings.labels, !settings.keeps_order))) {
     if (!settings.evaluation_files().empty())

@@ -30,6 +30,7 @@ complete -c accel -n __accel_is_alone -a env -d 'what is installed on this machi
 complete -c accel -n __accel_is_alone -a estimate-memory -d 'what a model takes, from its files or its config.json'
 complete -c accel -n __accel_is_alone -a export -d 'write a model of Python as a file that trains without Python'
 complete -c accel -n __accel_is_alone -a merge-weights -d 'make one model.safetensors of a sharded checkpoint'
+complete -c accel -n __accel_is_alone -a plan -d 'what training an exported model takes, with activations'
 complete -c accel -n __accel_is_alone -a plot -d 'draw the curves of runs, on the terminal or as SVG'
 complete -c accel -n __accel_is_alone -a test -d 'see whether workers of this set-up can train together'
 complete -c accel -n __accel_is_alone -a to-fsdp2 -d 'write an FSDP 1 configuration as one of FSDP 2'
@@ -262,6 +263,18 @@ complete -c accel -n '__accel_is export' -l python -x -d 'the Python to run; tha
 complete -c accel -n '__accel_is merge-weights' -l help -d 'Show this text.'
 complete -c accel -n '__accel_is merge-weights' -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
 complete -c accel -n '__accel_is merge-weights' -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
+complete -c accel -n '__accel_is plan' -l help -d 'Show this text.'
+complete -c accel -n '__accel_is plan' -l num_processes -x -d 'that train together'
+complete -c accel -n '__accel_is plan' -l num_machines -x -d 'that they are on, equally many each'
+complete -c accel -n '__accel_is plan' -l memory -x -d 'that one process may take, as 16GiB: says what fits'
+complete -c accel -n '__accel_is plan' -l fit -d 'name the fastest strategy that fits, or what is missing'
+complete -c accel -n '__accel_is plan' -l batch_size -x -d 'samples a batch and process'
+complete -c accel -n '__accel_is plan' -l gradient_accumulation_steps -x -d 'batches of an optimizer step'
+complete -c accel -n '__accel_is plan' -l task -x -a 'causal-lm classification' -d 'causal-lm, or classification'
+complete -c accel -n '__accel_is plan' -l sequence_length -x -d 'tokens of a sample; else what the model takes, or 128'
+complete -c accel -n '__accel_is plan' -l optimizer -x -a 'adamw adam sgd' -d 'adamw, adam or sgd'
+complete -c accel -n '__accel_is plan' -l mixed_precision -x -a 'no bf16 fp16' -d 'no, bf16 or fp16'
+complete -c accel -n '__accel_is plan' -l json -d 'JSON, in bytes'
 complete -c accel -n '__accel_is plot' -l help -d 'Show this text.'
 complete -c accel -n '__accel_is plot' -l metric -x -d 'draw this one alone, or those of a pattern as \'loss*\' (repeatable)'
 complete -c accel -n '__accel_is plot' -l x -x -a 'step time' -d 'what the curves are drawn over (step)'
@@ -659,6 +672,20 @@ for program in accel-merge-weights
     complete -c $program -l unsafe_serialization -d 'write pytorch_model.bin, a pickle as torch.save() writes it, instead of model.safetensors'
     complete -c $program -l remove_checkpoint_dir -d 'remove the checkpoint when the result is on the disk'
 end
+for program in accel-plan
+    complete -c $program -l help -d 'Show this text.'
+    complete -c $program -l num_processes -x -d 'that train together'
+    complete -c $program -l num_machines -x -d 'that they are on, equally many each'
+    complete -c $program -l memory -x -d 'that one process may take, as 16GiB: says what fits'
+    complete -c $program -l fit -d 'name the fastest strategy that fits, or what is missing'
+    complete -c $program -l batch_size -x -d 'samples a batch and process'
+    complete -c $program -l gradient_accumulation_steps -x -d 'batches of an optimizer step'
+    complete -c $program -l task -x -a 'causal-lm classification' -d 'causal-lm, or classification'
+    complete -c $program -l sequence_length -x -d 'tokens of a sample; else what the model takes, or 128'
+    complete -c $program -l optimizer -x -a 'adamw adam sgd' -d 'adamw, adam or sgd'
+    complete -c $program -l mixed_precision -x -a 'no bf16 fp16' -d 'no, bf16 or fp16'
+    complete -c $program -l json -d 'JSON, in bytes'
+end
 for program in accel-plot
     complete -c $program -l help -d 'Show this text.'
     complete -c $program -l metric -x -d 'draw this one alone, or those of a pattern as \'loss*\' (repeatable)'
@@ -759,6 +786,6 @@ function __accel_hyphened
         end
     end
 end
-for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-export accel-merge-weights accel-plot accel-test accel-to-fsdp2 accel-tpu-config accel-train
+for program in accel accel-launch accel-torchrun accel-completion accel-config accel-env accel-estimate-memory accel-export accel-merge-weights accel-plan accel-plot accel-test accel-to-fsdp2 accel-tpu-config accel-train
     complete -c $program -n __accel_has_hyphens -f -a '(__accel_hyphened)'
 end

@@ -9,6 +9,8 @@
 
 namespace accel::launcher {
 
+inline constexpr const char* kTrainerProgram = "accel-trainer";
+
 // Where `name` may be for the program `accel`, in the order of the search: beside it, then in the libexec folder of its prefix.
 [[nodiscard]] std::vector<std::string> libaccel_program_places(const std::string& accel,
                                                                std::string_view name);

@@ -8,6 +8,7 @@
 #include "launcher/commands/estimate_memory.h"
 #include "launcher/commands/export/export_command.h"
 #include "launcher/commands/merge_weights.h"
+#include "launcher/commands/plan_command.h"
 #include "launcher/commands/plot/plot_command.h"
 #include "launcher/commands/test_command.h"
 #include "launcher/commands/to_fsdp2.h"
@@ -33,6 +34,7 @@ std::span<const LocalCommand> local_commands() noexcept {
       {"merge-weights",
        "make one model.safetensors of a sharded checkpoint",
        merge_weights_command},
+      {"plan", "what training an exported model takes, with activations", plan_command},
       {"plot", "draw the curves of runs, on the terminal or as SVG", plot_command},
       {"test", "see whether workers of this set-up can train together", test_command},
       {"to-fsdp2", "write an FSDP 1 configuration as one of FSDP 2", to_fsdp2_command},

@@ -14,7 +14,6 @@ namespace accel::launcher {
 namespace {
 
 constexpr const char* kTrain = "train";
-constexpr const char* kProgram = "accel-trainer";
 constexpr const char* kSummary =
     "Train a model that `accel export` wrote on files, without Python. What stands before "
     "MODEL.pt2 "
@@ -67,7 +66,7 @@ int train_command(const std::vector<std::string>& arguments) {
   if (model != arguments.end()) {  // a slip is told once, before there are workers
     if (const auto status = line.parse({model, arguments.end()})) return *status;
   }
-  const auto program = find_libaccel_program(kProgram);
+  const auto program = find_libaccel_program(kTrainerProgram);
   if (!program) return print_error(kTrain, program.error());
   auto words = train_launch(arguments, *program);
   if (!words) return print_error(kTrain, words.error());

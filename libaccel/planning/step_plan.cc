@@ -163,6 +163,7 @@ struct StepPlan::Record {
   std::int64_t parameters = 0;
   std::int64_t whole = 0;
   std::int64_t gradients = 0;
+  std::int64_t state = 0;  // of the optimizer
   std::int64_t largest_parameter = 0;
   std::int64_t num_parameters = 0;
   double flops = 0;
@@ -241,6 +242,8 @@ void StepPlan::Record::run(const ModelTensors& tensors,
   events = ledger->events();
   purposes.resize(ledger->num_blocks(), Purpose::kActivation);
   flops = kernels.flops() / kSteps;
+  for (const MemoryEvent& event : events)
+    if (purposes[event.block] == Purpose::kOptimizer) state += event.bytes;
 }
 
 std::string_view to_string(PlannedStrategy strategy) noexcept {
@@ -270,7 +273,19 @@ std::int64_t StepPlan::num_parameters() const noexcept {
   return record_->num_parameters;
 }
 
-PlannedMemory StepPlan::memory(const PlannedRun& run) const {
+namespace {
+
+// What a run divides.
+struct Division {
+  explicit Division(const PlannedRun& run);
+
+  bool is_on_one_machine;
+  bool divides_state = false;
+  bool divides_gradients = false;
+  bool divides_parameters = false;
+};
+
+Division::Division(const PlannedRun& run) : is_on_one_machine(run.num_machines == 1) {
   if (run.num_processes < 1 || run.num_machines < 1 || run.num_processes % run.num_machines != 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::to_string(run.num_processes) + " processes on " +
@@ -278,28 +293,49 @@ PlannedMemory StepPlan::memory(const PlannedRun& run) const {
                     " machines: both have to be 1 or more, and each machine has equally many",
                 "set num_processes to a multiple of num_machines");
   }
+  if (run.num_processes == 1) return;
+  divides_state = run.strategy != PlannedStrategy::kCopies;
+  divides_gradients =
+      run.strategy == PlannedStrategy::kZero2 || run.strategy == PlannedStrategy::kZero3;
+  divides_parameters =
+      divides_state && (is_on_one_machine || run.strategy == PlannedStrategy::kZero3);
+}
+
+}  // namespace
+
+std::int64_t StepPlan::moved_bytes(const PlannedRun& run) const {
+  const Division division(run);
   const Record& record = *record_;
   const std::int64_t num_ranks = run.num_processes;
-  // One process divides nothing.
-  const PlannedStrategy strategy = num_ranks == 1 ? PlannedStrategy::kCopies : run.strategy;
-  const bool is_on_one_machine = run.num_machines == 1;
-  const bool divides_state = strategy != PlannedStrategy::kCopies;
-  const bool divides_gradients =
-      strategy == PlannedStrategy::kZero2 || strategy == PlannedStrategy::kZero3;
-  const bool divides_parameters =
-      divides_state && (is_on_one_machine || strategy == PlannedStrategy::kZero3);
+  const auto of_others = [&](std::int64_t bytes) { return bytes / num_ranks * (num_ranks - 1); };
+  // Each sums its share of the gradients, and unless they are divided gets the shares of the others.
+  std::int64_t sent = of_others(record.gradients) * (division.divides_gradients ? 1 : 2);
+  // Parameters come from other machines: after the step, or for forward and again for backward.
+  if (division.divides_state && !division.is_on_one_machine)
+    sent += of_others(record.parameters) * (division.divides_parameters ? 2 : 1);
+  const std::int64_t stepped =
+      record.gradients == 0 ? 0 : 2 * record.parameters + record.gradients + 2 * record.state;
+  return sent + share_of(stepped, division.divides_state ? num_ranks : 1);
+}
+
+PlannedMemory StepPlan::memory(const PlannedRun& run) const {
+  const Division division(run);
+  const Record& record = *record_;
+  const std::int64_t num_ranks = run.num_processes;
   const std::int64_t unit =
       std::max(record.largest_parameter, std::min(kUnitBytes, record.parameters));
 
   PlannedMemory most;
-  most.parameters = divides_parameters ? share_of(record.parameters, num_ranks) : record.parameters;
+  most.parameters =
+      division.divides_parameters ? share_of(record.parameters, num_ranks) : record.parameters;
   most.whole = record.whole;
-  if (divides_gradients) most.communication += std::min(record.gradients, kUnitsFilling * unit);
-  if (divides_parameters && !is_on_one_machine)
+  if (division.divides_gradients)
+    most.communication += std::min(record.gradients, kUnitsFilling * unit);
+  if (division.divides_parameters && !division.is_on_one_machine)
     most.communication += std::min(record.parameters, kUnitsFetched * unit);
 
   const std::int64_t constant = most.parameters + most.whole + most.communication;
-  const std::int64_t share = divides_state ? num_ranks : 1;
+  const std::int64_t share = division.divides_state ? num_ranks : 1;
   std::int64_t gradients = 0;  // of one process, as they come and go
   std::int64_t activations = 0;
   std::int64_t state = 0;
@@ -325,7 +361,7 @@ PlannedMemory StepPlan::memory(const PlannedRun& run) const {
     // Ranks have room for gradients from the beginning.
     std::int64_t kept = gradients;
     if (num_ranks > 1)
-      kept = divides_gradients ? share_of(record.gradients, num_ranks) : record.gradients;
+      kept = division.divides_gradients ? share_of(record.gradients, num_ranks) : record.gradients;
     const std::int64_t own_state = share_of(state, share);
     const std::int64_t own_activations = activations + share_of(scratch, share);
     most.gradients = std::max(most.gradients, kept);

@@ -81,6 +81,11 @@ class ACCEL_EXPORT StepPlan {
   // Throws kInvalidArgument, naming the number: processes or machines below 1, processes that the machines do not divide.
   [[nodiscard]] PlannedMemory memory(const PlannedRun& run = {}) const;
 
+  // Bytes that one process moves in a step beside what it computes, which is the same for each strategy: what it sends for sums of
+  // gradients and for parameters, and what the optimizer reads and writes. Of two runs with equal batches the one with fewer is
+  // expected to be faster. Throws as memory(). docs/guides/plan.md has the formula.
+  [[nodiscard]] std::int64_t moved_bytes(const PlannedRun& run = {}) const;
+
   // Multiplications and additions of matrix products, convolutions and attention, in forward and backward of one batch.
   [[nodiscard]] double flops() const noexcept;
   [[nodiscard]] std::int64_t num_parameters() const noexcept;

@@ -31,11 +31,13 @@
 
 #include <accel/big_model.h>
 #include <accel/error.h>
+#include <accel/exported_model.h>
 #include <accel/plan.h>
 #include <accel/precision.h>
 
 #include "libaccel/interception/cpu_allocator.h"
 #include "tests/support/error_of.h"
+#include "tests/support/exported_archive.h"
 #include "tests/support/model_zoo.h"
 
 namespace accel::step_plan_test {
@@ -254,6 +256,26 @@ TEST(StepPlan, IsWithinTwoPercentUnderAutocastWithItsCopiesOfWeights) {
   });
 }
 
+TEST(StepPlan, IsThatOfAnExportedModelWhoseWeightsAreNotRead) {
+  const std::string path = test::exported_model("blocks");
+  const auto make_step = [](ExportedModel& net) {
+    return [&net] {
+      const Tensor tokens = at::zeros({64, 32}, at::kLong);
+      net->forward(tokens, tokens)["loss"].backward();
+    };
+  };
+  ExportedModel empty = [&] {
+    const auto weights = init_empty_weights({.include_buffers = true});
+    return ExportedModel(path);
+  }();
+  torch::optim::AdamW planned(empty->parameters());
+  const StepPlan plan(*empty, &planned, make_step(empty));
+  ExportedModel net(path);
+  torch::optim::AdamW adamw(net->parameters());
+  const auto real = static_cast<double>(real_peak(*net, &adamw, make_step(net)));
+  EXPECT_NEAR(static_cast<double>(plan.memory().peak) / real, 1, 0.02);
+}
+
 // Two linear layers of `width`, whose numbers are easily said.
 struct Pair : torch::nn::Module {
   explicit Pair(std::int64_t width, std::int64_t num_layers = 2) {
@@ -312,6 +334,25 @@ TEST(StepPlan, DividesStateGradientsAndParametersOverProcesses) {
   EXPECT_EQ(stage3.parameters, kBytes / 4);
   EXPECT_EQ(stage3.communication, 2 * kBytes) << "and the unit that is in use";
   EXPECT_LT(of(PlannedStrategy::kZero3).peak, copies.peak);
+}
+
+TEST(StepPlan, SaysHowManyBytesAStepMoves) {
+  Pair net(256);
+  torch::optim::AdamW adamw(net.parameters());
+  const StepPlan plan(net, &adamw, [&] { net.forward(at::ones({32, 256})).sum().backward(); });
+  constexpr std::int64_t kBytes = 4 * 2 * 256 * 256;
+  constexpr std::int64_t kStep = 7 * kBytes;  // AdamW: 28 for each parameter of 4
+  constexpr std::int64_t kOfOthers = kBytes / 4 * 3;
+  const auto of = [&](PlannedStrategy strategy, int num_machines) {
+    return plan.moved_bytes(
+        {.num_processes = 4, .num_machines = num_machines, .strategy = strategy});
+  };
+  EXPECT_EQ(plan.moved_bytes(), kStep);
+  EXPECT_EQ(of(PlannedStrategy::kCopies, 1), kStep + 2 * kOfOthers);
+  EXPECT_EQ(of(PlannedStrategy::kZero1, 1), kStep / 4 + 2 * kOfOthers);
+  EXPECT_EQ(of(PlannedStrategy::kZero3, 1), kStep / 4 + kOfOthers);
+  EXPECT_EQ(of(PlannedStrategy::kZero2, 2), kStep / 4 + 2 * kOfOthers);
+  EXPECT_EQ(of(PlannedStrategy::kZero3, 2), kStep / 4 + 3 * kOfOthers);
 }
 
 TEST(StepPlan, OneProcessDividesNothing) {
