@@ -1,5 +1,5 @@
-// DiLoCo: each rank trains its own copy of a model for many steps; then an outer optimizer steps a global copy by what the ranks
-// have changed. A rank exchanges the parameters once in sync_every steps, in place of the gradients in each.
+// DiLoCo: each rank trains its own copy of a model for many steps. Then an outer optimizer updates a global copy with the mean change
+// of the ranks. Ranks exchange parameters once in sync_every steps, instead of gradients in each step.
 //
 //   {
 //     accel::DiLoCo diloco(accelerator, model, optimizer,
@@ -18,18 +18,18 @@
 //   after so many steps            begins      D = mean over the ranks of (G - P), in fp32: the outer gradient
 //   fragment_sync_delay later      is merged   G = outer optimizer(G, D);  P = (1 - alpha) G + alpha P
 //
-// D is exchanged by a thread of its own while the steps between go on. Fragments take turns: each is exchanged once in sync_every
-// steps, and one begins every sync_every / num_fragments. Layers are strided: with 2 fragments each has every second one. What comes
-// out does not depend on time, and is the same for as many ranks in every run.
+// A thread exchanges D while training continues. Fragments take turns: each is exchanged once in sync_every steps, and one exchange
+// begins every sync_every / num_fragments steps. Layers are strided: with 2 fragments each has every second layer. The result does not
+// depend on timing: with the same number of ranks, every run gives the same.
 //
-// At its end the scope merges what has begun and averages the parameters that ranks have of their own, without an outer step.
+// At its end the scope merges unfinished exchanges. Then it averages the ranks' own parameters, without an outer step.
 //
-// Checkpoints that are made while it lives have G, the state of the outer optimizer and the count of steps, and for each rank its
-// parameters, buffers and the state of its inner optimizer: a run that goes on with as many ranks is to the bit the one that was
-// not interrupted. Make it before load_state(), which refuses a checkpoint without one. On another number of ranks all begin at G.
-// The weights in a checkpoint, and those of save_model() meanwhile, are rank 0's own.
+// A checkpoint within the scope contains G, the state of the outer optimizer and the count of steps. For each rank it contains the
+// parameters, buffers and the state of the inner optimizer. With the same number of ranks, a resumed run equals an uninterrupted
+// one to the bit. With another number all ranks begin at G. Make the scope before load_state(), which refuses a checkpoint without a
+// DiLoCo state. The weights in a checkpoint, and those of save_model() within the scope, are rank 0's own.
 //
-// Threads:  the thread that trains; one thread of libaccel for each exchange. Every rank calls step() as often.
+// Threads:  the thread that trains; one thread of libaccel for each exchange. Every rank calls step() equally often.
 // Cost:     G and the outer momentum in fp32, and an outer gradient: 3 times the parameters in memory. The bytes of an all-reduce of the
 //           parameters once in sync_every steps.
 // Source:   DiLoCo, arXiv:2311.08105, algorithm 1; Streaming DiLoCo, arXiv:2501.18512, algorithm 2 (without its 4-bit exchange); names
@@ -52,22 +52,22 @@ class Optimizer;
 
 namespace accel {
 
-// The optimizer of these global parameters, whose gradients are outer gradients. One that save_state() can save.
+// Makes the optimizer of these global parameters. Their gradients are outer gradients. save_state() must be able to save it.
 using OuterOptimizer =
     std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters)>;
 
 // SGD with Nesterov momentum; the defaults of DiLoCo.
 [[nodiscard]] ACCEL_EXPORT OuterOptimizer outer_sgd(double lr = 0.7, double momentum = 0.9);
 
-// The same on all ranks.
+// Give the same options on all ranks.
 struct DiLoCoOptions {
   // Steps of the inner optimizer from one exchange of a fragment to its next; a multiple of num_fragments. Must be set.
   int sync_every = 0;
   // At most the number of layers: children of the module, and elements of its ModuleLists and Sequentials.
   int num_fragments = 1;
-  // Steps for which an exchange goes on beside them; less than sync_every / num_fragments.
+  // Training steps during an exchange; less than sync_every / num_fragments.
   int fragment_sync_delay = 0;
-  // How much of its own parameters a rank keeps when a fragment is merged: 0 nothing, 1 all.
+  // The share of its own parameters that a rank keeps when a fragment is merged: 0 none, 1 all.
   double fragment_update_alpha = 0;
   // Called once for each fragment.
   OuterOptimizer outer_optimizer = outer_sgd();
@@ -88,16 +88,16 @@ class ACCEL_EXPORT DiLoCo {
          const DiLoCoOptions& options)
       : DiLoCo(accelerator, model.runtime(), inner_optimizer, options) {}
 
-  // Merges and averages, unless an exception is on its way: the other ranks may never come then. May throw as step() does.
+  // Merges and averages. During an exception it does neither, because the other ranks might never arrive. Throws as step() does.
   ~DiLoCo() noexcept(false);
   DiLoCo(const DiLoCo&) = delete;
   DiLoCo& operator=(const DiLoCo&) = delete;
 
-  // After each optimizer.step(). Does nothing for batches whose gradients are being accumulated. Begins, or waits for and merges,
-  // the exchange that is due. Errors  throws kPeerLost, kProcessGroup.
+  // Call it after each optimizer.step(). It begins the exchange that is due, or waits for one and merges it. While gradients are being
+  // accumulated it does nothing. Errors  throws kPeerLost, kProcessGroup.
   void step();
 
-  // Of the inner optimizer so far, restarts included.
+  // Returns the steps of the inner optimizer so far, restarts included.
   [[nodiscard]] std::int64_t num_steps() const noexcept;
 
  private:

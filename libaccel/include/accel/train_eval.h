@@ -1,6 +1,6 @@
 // TrainEval: an optimizer whose parameters differ between training and evaluation.
 //
-// AcceleratedOptimizer::train() and eval() reach it. A class of your own may derive from it beside torch::optim::Optimizer.
+// AcceleratedOptimizer::train() and eval() call it. Your own class may derive from it and from torch::optim::Optimizer.
 //
 // Threads:  the thread that trains.
 #pragma once
@@ -13,9 +13,9 @@ class ACCEL_EXPORT TrainEval {
  public:
   virtual ~TrainEval() = default;
 
-  // Sets the parameters for training steps. Does nothing in that mode.
+  // Sets the parameters for training steps. Does nothing if they are set so already.
   virtual void train() = 0;
-  // Sets the parameters for evaluation, or for a model that is saved for others. Does nothing in that mode.
+  // Sets the parameters for evaluation, or for saving the finished model. Does nothing if they are set so already.
   virtual void eval() = 0;
 };
 

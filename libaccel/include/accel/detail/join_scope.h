@@ -1,8 +1,8 @@
-// JoinScope: ranks with fewer batches than others take part until all are done. Made by Accelerator::join_uneven_inputs().
+// JoinScope: lets ranks train on different numbers of batches. Made by Accelerator::join_uneven_inputs().
 //
-// A rank that leaves the scope has joined: it has no batch left. It stays in the destructor, and does for each step of a rank
-// that still trains what that needs of all ranks: its gradients count as zero, it takes the same steps of the optimizers and
-// schedulers, and it ends when the last rank has joined. Then copies of a model are those of the last rank that joined.
+// A rank without further batches leaves the scope: it has joined. It stays in the destructor until the last rank has joined.
+// Meanwhile it takes part in each step of the other ranks: its gradients count as zero, and it makes the same steps of optimizers and
+// schedulers. At the end all copies of a model equal that of the last rank that joined.
 //
 //   joined   what all ranks do together             by
 //   waits    forward(), backward(), accumulate(),   the prepared model, Accelerator
@@ -10,12 +10,11 @@
 //            unscale_gradients()
 //            step(), zero_grad()                    prepared optimizers and schedulers
 //
-// Other collectives (gather(), save_state(), the beginning of a pass over a loader) need every rank, so they belong outside of
-// the scope.
+// Other collectives need every rank: gather(), save_state(), the beginning of a pass over a loader. Call them outside the scope.
 //
-// Averages are sums divided by the number of all ranks, also when some have joined: the default of PyTorch's Join,
-// divide_by_initial_world_size. With gradient accumulation a rank's last batch synchronises, and so does the batch that the
-// others are at then.
+// Averages are sums divided by the number of all ranks, including those that have joined. This is the default of PyTorch's Join,
+// divide_by_initial_world_size. With gradient accumulation, the last batch of a rank synchronises the gradients. So does the batch
+// that the other ranks train on at that moment.
 //
 // Threads:  the thread that trains.
 // Cost:     one small all-reduce for each of those calls; a joined rank computes no forward, and adds zeros to its gradients.
@@ -34,7 +33,8 @@ class Joining;
 }
 
 struct JoinOptions {
-  // That of the prepared map-style loaders within the scope. Default: the Accelerator's. With true nobody waits for others.
+  // Replaces even_batches of the prepared map-style loaders within the scope. Default: the Accelerator's value. With true no rank
+  // waits for others.
   std::optional<bool> even_batches;
 };
 

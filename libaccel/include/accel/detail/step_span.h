@@ -1,12 +1,12 @@
-// StepSpan: a time of the training thread that is not computing, for the breakdown of steps in the launcher's report
+// StepSpan: measures time in which the training thread does not compute. The launcher's report shows it as a part of each step
 // (docs/guides/profiling.md).
 //
 //   const StepSpan span(StepPart::kInput);   // until its end
 //
-// Of spans inside each other only the outermost counts.
+// If spans are nested, only the outermost counts.
 //
-// Threads:  any; only that of the thread which made the Accelerator counts.
-// Cost:     two looks at the clock, 50 ns each on two loaded cores; a function call without ACCEL_STEP_TIMES.
+// Threads:  any; only spans of the thread that made the Accelerator count.
+// Cost:     two readings of the clock, 50 ns each on two loaded cores. Without ACCEL_STEP_TIMES one function call.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace accel::detail {
 
 enum class StepPart : std::uint8_t {
   kInput,          // the next batch of a prepared loader
-  kCommunication,  // waiting for what other ranks send: what is not hidden behind computing
+  kCommunication,  // waiting for other ranks, as far as computing does not hide it
   kIo,             // checkpoints and weights
   kWait,           // wait_for_everyone() and turns
 };
