@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>
@@ -29,9 +30,11 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <accel/accelerator.h>
 #include <accel/big_model.h>
 #include <accel/error.h>
 #include <accel/exported_model.h>
+#include <accel/memory_use.h>
 #include <accel/plan.h>
 #include <accel/precision.h>
 
@@ -39,6 +42,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/exported_archive.h"
 #include "tests/support/model_zoo.h"
+#include "tests/support/rank_group.h"
 
 namespace accel::step_plan_test {
 namespace {
@@ -334,6 +338,57 @@ TEST(StepPlan, DividesStateGradientsAndParametersOverProcesses) {
   EXPECT_EQ(stage3.parameters, kBytes / 4);
   EXPECT_EQ(stage3.communication, 2 * kBytes) << "and the unit that is in use";
   EXPECT_LT(of(PlannedStrategy::kZero3).peak, copies.peak);
+}
+
+// What two ranks of one machine have after two steps.
+MemoryUse used_by_ranks(Pair& net, const AcceleratorOptions& options) {
+  Accelerator accelerator(options);
+  torch::optim::AdamW adamw(net.parameters());
+  auto [model, optimizer] = accelerator.prepare(std::shared_ptr<Pair>(&net, [](Pair*) {}), adamw);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    accelerator.backward(model(at::ones({32, 256})).sum());
+    optimizer.step();
+  }
+  const MemoryUse use = memory_use(model, optimizer);
+  accelerator.wait_for_everyone();
+  return use;
+}
+
+void expect_as_used(const MemoryUse& used, PlannedStrategy strategy) {
+  Pair net(256);
+  torch::optim::AdamW adamw(net.parameters());
+  const StepPlan plan(net, &adamw, [&] { net.forward(at::ones({32, 256})).sum().backward(); });
+  const PlannedMemory planned = plan.memory({.num_processes = 2, .strategy = strategy});
+  const auto expect_near = [&](std::int64_t bytes, std::int64_t real, const char* what) {
+    EXPECT_NEAR(static_cast<double>(bytes) / static_cast<double>(real), 1, 0.02)
+        << what << " of " << to_string(strategy) << ": " << bytes << ", really " << real;
+  };
+  expect_near(planned.parameters, used.parameters, "parameters");
+  expect_near(planned.gradients, used.gradients, "gradients");
+  expect_near(planned.optimizer, used.optimizer, "optimizer");
+  EXPECT_GE(planned.communication, used.peak_filling) << to_string(strategy);
+}
+
+TEST(StepPlan, DividesAsRanksDo) {
+  test::run_ranks(2, [] {
+    Pair copies(256);
+    expect_as_used(used_by_ranks(copies, {}), PlannedStrategy::kCopies);
+    Pair stage1(256);
+    AcceleratorOptions zero1;
+    zero1.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 1};
+    expect_as_used(used_by_ranks(stage1, zero1), PlannedStrategy::kZero1);
+  });
+  test::run_ranks(2, [] {
+    for (const auto& [sharding, planned] :
+         {std::pair(ShardingStrategy::kShardGradOp, PlannedStrategy::kZero2),
+          std::pair(ShardingStrategy::kFullShard, PlannedStrategy::kZero3)}) {
+      Pair net(256);
+      AcceleratorOptions options;
+      options.fsdp_plugin.emplace().sharding_strategy = sharding;
+      expect_as_used(used_by_ranks(net, options), planned);
+    }
+  });
 }
 
 TEST(StepPlan, SaysHowManyBytesAStepMoves) {
