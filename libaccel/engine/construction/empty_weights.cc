@@ -21,23 +21,37 @@
 #include <ATen/core/stack.h>
 
 #include <accel/big_model.h>
+#include <accel/env_contract.h>
+#include <accel/error.h>
+#include <accel/result.h>
 
 #include "libaccel/engine/construction/operator_tape.h"
 #include "libaccel/engine/construction/tensor_memory.h"
 #include "libaccel/interception/whole_operators.h"
 
 namespace accel {
+namespace {
+
+bool includes_buffers(const InitEmptyWeightsOptions& options) {
+  constexpr const char* kVariable = "ACCELERATE_INIT_INCLUDE_BUFFERS";
+  if (options.include_buffers) return *options.include_buffers;
+  const auto value = process_env()(kVariable);
+  return value && !value->empty() && or_throw(parse_env_bool(kVariable, *value));
+}
+
+}  // namespace
+
 namespace detail {
 
 // What one scope does, for its thread.
 class EmptyConstruction final : public interception::OperatorHandler {
  public:
   explicit EmptyConstruction(const InitEmptyWeightsOptions& options)
-      : options_(options), scope_(*this) {}
+      : includes_buffers_(includes_buffers(options)), scope_(*this) {}
   ~EmptyConstruction() override {
     const interception::NoHandlers as_ever;
     try {
-      if (!options_.include_buffers) make_real_what_is_no_parameter();
+      if (!includes_buffers_) make_real_what_is_no_parameter();
       for (const at::Tensor& tensor : tape_.held()) construction::explain_addresses(tensor);
       for (const auto& weak : real_) {
         if (const auto held = weak.lock()) empty(at::Tensor(held));
@@ -130,7 +144,7 @@ class EmptyConstruction final : public interception::OperatorHandler {
       construction::give_memory(tensor, construction::without_memory(tensor));
   }
 
-  InitEmptyWeightsOptions options_;
+  bool includes_buffers_;
   construction::OperatorTape tape_;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> real_;  // made with a device, on the CPU
   interception::ThreadHandler scope_;  // last: operators come once it is there
@@ -143,5 +157,14 @@ EmptyWeights::EmptyWeights(const InitEmptyWeightsOptions& options)
     : construction_(std::make_unique<detail::EmptyConstruction>(options)) {}
 EmptyWeights::~EmptyWeights() = default;
 EmptyWeights::EmptyWeights(EmptyWeights&&) noexcept = default;
+
+EmptyWeights init_on_device(const c10::Device& device, const InitEmptyWeightsOptions& options) {
+  if (device.is_meta()) return init_empty_weights(options);
+  if (device.is_cpu()) return {};
+  throw Error(
+      ErrorCode::kUnsupported,
+      "init_on_device was asked for " + device.str() + ", and this build of libaccel has no GPUs",
+      "name meta or cpu");
+}
 
 }  // namespace accel

@@ -1,6 +1,7 @@
 // Modules of LibTorch and of users, built without memory for their parameters. A new version of LibTorch is tried against
 // this file.
 
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,8 +23,10 @@
 #include <torch/nn/modules/transformerlayer.h>
 
 #include <accel/big_model.h>
+#include <accel/error.h>
 
 #include "libaccel/engine/construction/tensor_memory.h"
+#include "tests/support/error_of.h"
 #include "tests/support/peak_memory.h"
 
 namespace accel::empty_weights_test {
@@ -264,6 +267,44 @@ TEST(EmptyWeights, AModelLargerThanAnyMachineIsBuilt) {
       empty([] { return torch::nn::Linear(std::int64_t{1} << 24, std::int64_t{1} << 24).ptr(); });
 
   EXPECT_EQ(made->parameters()[0].numel(), std::int64_t{1} << 48);
+}
+
+// Sets ACCELERATE_INIT_INCLUDE_BUFFERS for a test.
+class IncludeBuffersVariable {
+ public:
+  explicit IncludeBuffersVariable(const char* value) { ::setenv(kName, value, 1); }
+  ~IncludeBuffersVariable() { ::unsetenv(kName); }
+  IncludeBuffersVariable(const IncludeBuffersVariable&) = delete;
+  IncludeBuffersVariable& operator=(const IncludeBuffersVariable&) = delete;
+
+ private:
+  static constexpr const char* kName = "ACCELERATE_INIT_INCLUDE_BUFFERS";
+};
+
+TEST(EmptyWeights, TheVariableDecidesAboutBuffersWhereTheArgumentDoesNot) {
+  const auto norm = [] { return torch::nn::BatchNorm1d(6).ptr(); };
+  {
+    const IncludeBuffersVariable on("yes");
+    EXPECT_TRUE(empty(norm)->buffers()[0].is_meta());
+    EXPECT_FALSE(empty(norm, {.include_buffers = false})->buffers()[0].is_meta());
+  }
+  {
+    const IncludeBuffersVariable off("0");
+    EXPECT_FALSE(empty(norm)->buffers()[0].is_meta());
+  }
+  const IncludeBuffersVariable wrong("maybe");
+  EXPECT_EQ(test::error_of([] { (void)init_empty_weights(); }).code(), ErrorCode::kEnvInvalid);
+}
+
+TEST(EmptyWeights, ModulesAreMadeOnTheDeviceThatIsNamed) {
+  const auto weight_on = [](at::Device device) {
+    const auto scope = init_on_device(device);
+    return torch::nn::Linear(3, 2)->weight;
+  };
+  EXPECT_TRUE(weight_on(at::kMeta).is_meta());
+  EXPECT_TRUE(weight_on(at::kCPU).is_cpu());
+  EXPECT_THAT(test::error_of([&] { (void)weight_on(at::kCUDA); }).message(),
+              HasSubstr("init_on_device was asked for cuda"));
 }
 
 }  // namespace
