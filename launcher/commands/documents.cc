@@ -116,10 +116,10 @@ std::string option_type(const Option& option) {
 void append_section(std::string& out, const Strategy& strategy) {
   out += "\n### Keys of `" + std::string(strategy.section) + "`\n\n";
   if (!strategy.prefix.empty())
-    out += "You may leave out the prefix `" + std::string(strategy.prefix) + "`. ";
+    out += "The prefix `" + std::string(strategy.prefix) + "` may be left out. ";
   if (strategy.hands_on_other_keys)
-    out += "Any other key becomes the variable `ACCELERATE_` plus the key. ";
-  out += "Each key means the same as the flag of that name, and sets the variable.\n\n";
+    out += "A key that is not here is handed on as a variable, `ACCELERATE_` and the key. ";
+  out += "Each means what the flag of its name means, and becomes the variable.\n\n";
   out += table_row({"Key", "Type", "When absent", "Variable"});
   out += table_row({"---", "---", "---", "---"});
   for (const Option& option : strategy.options) {
@@ -131,29 +131,30 @@ void append_section(std::string& out, const Strategy& strategy) {
 std::string config_page() {
   std::string out = heading("Configuration file");
   out +=
-      "accel reads the files that `accelerate config` writes. They are YAML, or JSON if the name "
-      "ends in\n"
-      "`.json`. A flag on the command line overrides the file.\n\n"
-      "`--config_file PATH` names a file. Without it, and without `--cpu`, accel reads\n"
-      "`default_config.yaml`, if it exists, from `$HF_HOME/accelerate`,\n"
-      "`$XDG_CACHE_HOME/huggingface/accelerate` or `~/.cache/huggingface/accelerate`.\n\n"
-      "- Scalars are read as in PyYAML (YAML 1.1): `yes`, `no`, `on` and `off` are booleans, "
-      "`1_000` is 1000,\n"
-      "  `010` is 8, `1:30` is 90. Where a key has choices, an unquoted `NO` or `no` is the word.\n"
-      "- If a key is given twice, accel warns and uses the last value.\n"
-      "- An unknown key is an error. Keys of older versions cause a warning.\n"
-      "- With `--strict`, `accel-launch` and `accel test` refuse a file that causes a warning. "
-      "`accel config\n"
-      "  update` has no such flag: it prints the warnings and writes the file. Other commands read "
-      "few keys.\n\n"
+      "Files of `accelerate config` are read as they are: YAML, or JSON when the name ends in "
+      "`.json`.\n"
+      "`--config_file PATH` names one; else `default_config.yaml` is read, when it exists, from\n"
+      "`$HF_HOME/accelerate`, `$XDG_CACHE_HOME/huggingface/accelerate` or\n"
+      "`~/.cache/huggingface/accelerate` (not with `--cpu`). A flag that is given beats the "
+      "file.\n\n"
+      "Scalars mean what they mean to PyYAML (YAML 1.1): `yes`, `no`, `on`, `off` are booleans, "
+      "`1_000`\n"
+      "is 1000, `010` is 8, `1:30` is 90. An unquoted `NO` or `no` counts as the word where it is "
+      "a\n"
+      "choice. Of a key that is given twice the last one holds, with a warning. A key that never "
+      "existed\n"
+      "is an error. With `--strict` each warning about the file is an error, too, also for\n"
+      "`accel test`. Other commands have no such flag: `accel config update` prints the same\n"
+      "warnings and writes the file, and the others read few keys.\n\n"
       "## Keys that accel-launch acts on\n\n";
   append_keys(out, config_keys(), ConfigEffect::kUsed);
-  out += "\n### Keys of `dynamo_config`\n\nYou may leave out the prefix `dynamo_`.\n\n";
+  out += "\n### Keys of `dynamo_config`\n\nThe prefix `dynamo_` may be left out.\n\n";
   append_keys(out, dynamo_keys(), ConfigEffect::kUsed);
   for (const Strategy* strategy : strategies()) append_section(out, *strategy);
   out +=
       "\n## Keys that are accepted without effect\n\n"
-      "accel accepts these keys and ignores them.\n\n";
+      "They belong to features that are not chosen, not built yet, or have no meaning on one "
+      "machine.\n\n";
   append_keys(out, config_keys(), ConfigEffect::kElsewhere);
   out += "\n## Keys of older versions\n\nAccepted with a warning.\n\n";
   append_keys(out, config_keys(), ConfigEffect::kRetired);
