@@ -118,8 +118,10 @@ void append_section(std::string& out, const Strategy& strategy) {
   if (!strategy.prefix.empty())
     out += "The prefix `" + std::string(strategy.prefix) + "` may be left out. ";
   if (strategy.hands_on_other_keys)
-    out += "A key that is not here is handed on as a variable, `ACCELERATE_` and the key. ";
-  out += "Each means what the flag of its name means, and becomes the variable.\n\n";
+    out += "Any other key becomes the variable `ACCELERATE_` followed by the key. ";
+  out +=
+      "A key means the same as the flag of its name. Workers get its value in the variable, "
+      "if there is one.\n\n";
   out += table_row({"Key", "Type", "When absent", "Variable"});
   out += table_row({"---", "---", "---", "---"});
   for (const Option& option : strategy.options) {
@@ -131,32 +133,35 @@ void append_section(std::string& out, const Strategy& strategy) {
 std::string config_page() {
   std::string out = heading("Configuration file");
   out +=
-      "Files of `accelerate config` are read as they are: YAML, or JSON when the name ends in "
-      "`.json`.\n"
-      "`--config_file PATH` names one; else `default_config.yaml` is read, when it exists, from\n"
-      "`$HF_HOME/accelerate`, `$XDG_CACHE_HOME/huggingface/accelerate` or\n"
-      "`~/.cache/huggingface/accelerate` (not with `--cpu`). A flag that is given beats the "
-      "file.\n\n"
-      "Scalars mean what they mean to PyYAML (YAML 1.1): `yes`, `no`, `on`, `off` are booleans, "
-      "`1_000`\n"
-      "is 1000, `010` is 8, `1:30` is 90. An unquoted `NO` or `no` counts as the word where it is "
-      "a\n"
-      "choice. Of a key that is given twice the last one holds, with a warning. A key that never "
-      "existed\n"
-      "is an error. With `--strict` each warning about the file is an error, too, also for\n"
-      "`accel test`. Other commands have no such flag: `accel config update` prints the same\n"
-      "warnings and writes the file, and the others read few keys.\n\n"
-      "## Keys that accel-launch acts on\n\n";
+      "accel-launch reads the files that `accelerate config` writes: YAML, or JSON when the name "
+      "ends in `.json`.\n"
+      "`--config_file PATH` names the file. Without it accel-launch looks for "
+      "`default_config.yaml` in\n"
+      "`$HF_HOME/accelerate`, in `$XDG_CACHE_HOME/huggingface/accelerate` or in\n"
+      "`~/.cache/huggingface/accelerate`. With `--cpu` it does not look there. A flag on the "
+      "command line wins\n"
+      "over the file.\n\n"
+      "- Values are read as PyYAML reads them (YAML 1.1). `yes`, `no`, `on` and `off` are "
+      "booleans. `1_000` is 1000,\n"
+      "  `010` is 8, `1:30` is 90. Where a key has choices, an unquoted `NO` or `no` is the word.\n"
+      "- If a key is given twice, the last one holds, with a warning.\n"
+      "- A key that Accelerate never had is an error.\n"
+      "- With `--strict` each warning about the file is an error. `accel test` has this flag too. "
+      "Other commands\n"
+      "  do not: `accel config update` prints the same warnings and writes the file; the others "
+      "read few keys.\n\n"
+      "## Keys that accel-launch uses\n\n";
   append_keys(out, config_keys(), ConfigEffect::kUsed);
   out += "\n### Keys of `dynamo_config`\n\nThe prefix `dynamo_` may be left out.\n\n";
   append_keys(out, dynamo_keys(), ConfigEffect::kUsed);
   for (const Strategy* strategy : strategies()) append_section(out, *strategy);
   out +=
-      "\n## Keys that are accepted without effect\n\n"
-      "They belong to features that are not chosen, not built yet, or have no meaning on one "
-      "machine.\n\n";
+      "\n## Keys that accel-launch does not use\n\n"
+      "It accepts them without a warning, so that one file serves all commands.\n\n";
   append_keys(out, config_keys(), ConfigEffect::kElsewhere);
-  out += "\n## Keys of older versions\n\nAccepted with a warning.\n\n";
+  out +=
+      "\n## Keys of older versions\n\nThey are accepted with a warning that names what replaced "
+      "them.\n\n";
   append_keys(out, config_keys(), ConfigEffect::kRetired);
   return out;
 }
