@@ -1,0 +1,86 @@
+// DiskStep: the step of an optimizer whose states lie on a disk, bucket by bucket.
+//
+//   disk      | read 3 | write 1 |      A thread reads the states of the next buckets, another one writes those that are done.
+//   optimizer      | step 2 |           In between the optimizer's groups have the parameters of one bucket alone.
+//
+// A bucket is small parameters together, or a part of a large one. To the optimizer a part is a parameter; so what it computes
+// must depend on each element alone, or parameters stay whole. Between steps optimizer.state() shows the states as always, as
+// tensors on the mapping of the file, so that checkpoints need not know. States that a load has put into memory move back to the
+// file with the next step.
+//
+// Threads:  the thread that trains; two threads during a step.
+// Cost:     memory for `num_buffers` buckets; reads and writes all states once a step.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "libaccel/engine/optim/state_file.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accel {
+
+struct OptimizerTraits;
+
+struct DiskBuffers {
+  std::size_t num_buffers = 4;                       // in memory at once; at least 2
+  std::size_t bucket_bytes = std::size_t{16} << 20;  // of state
+};
+
+class DiskStep {
+ public:
+  // Whether a tensor of the optimizer's groups is padded (fused_step.h).
+  using IsPadded = std::function<bool(const at::Tensor& parameter)>;
+  // Steps the parameters that are in the optimizer's groups.
+  using Step = std::function<void(const IsPadded& is_padded)>;
+
+  // Throws kUnsupported, naming the type, for an optimizer whose states cannot be taken apart: of a class of the user's own, with
+  // a step for all parameters at once, with a count for each group (schedule-free), without any state (Lomo). kFileIo for a folder
+  // in which no file can be made.
+  DiskStep(torch::optim::Optimizer& optimizer,
+           std::filesystem::path folder,
+           DiskBuffers buffers = {},
+           checkpoint::FileSystem& file_system = checkpoint::real_file_system());
+
+  // What `step` does with all parameters at once, to the bit. Throws kDiskFull before anything is stepped; kFileIo in the middle.
+  void step(const Step& step, const IsPadded& is_padded);
+
+  [[nodiscard]] const StateFile& file() const noexcept { return file_; }
+  // Of the last step.
+  [[nodiscard]] std::size_t num_buckets() const noexcept { return num_buckets_; }
+
+ private:
+  struct Kept {
+    at::Tensor parameter;            // its address is the key as long as it lives
+    std::vector<at::Tensor> fields;  // by tensor of its state; undefined: it has none
+  };
+  struct Slice;
+  class Groups;
+  using Bucket = std::vector<Slice>;
+
+  void make_places();
+  // Moves what is in memory into the file.
+  void take_in();
+  [[nodiscard]] std::vector<Bucket> buckets() const;
+  [[nodiscard]] std::vector<Slice> slices_of(std::size_t group, const at::Tensor& parameter) const;
+  [[nodiscard]] std::vector<StateRange> ranges_of(const Bucket& bucket) const;
+  void show(Slice& slice, Groups& groups);
+  void keep(const Slice& slice);
+
+  torch::optim::Optimizer& optimizer_;
+  const OptimizerTraits& traits_;
+  DiskBuffers buffers_;
+  StateFile file_;
+  std::unordered_map<const void*, Kept> kept_;
+  std::size_t num_buckets_ = 0;
+};
+
+}  // namespace accel
