@@ -24,8 +24,7 @@ constexpr Option kDeepspeedOptions[] = {
                 kOffloadDevices,
                 "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
                 "",
-                "Where optimizer states are kept, with stages 2 and 3. Programs of libaccel refuse "
-                "nvme.")
+                "Where optimizer states are kept. nvme: in --offload_optimizer_nvme_path.")
         .lowered(),
     kMakeDeepspeed
         .choice("offload_param_device",

@@ -358,6 +358,8 @@ AcceleratedOptimizer Preparation::keep_optimizer(
   sharded_optimizers_.emplace_back();
   if (fsdp && fsdp->gradient_clipping) optimizers.back().set_clipping(*fsdp->gradient_clipping);
   match_optimizers();
+  if (fsdp && !fsdp->optimizer_folder.empty())
+    optimizers.back().keep_state_in(fsdp->optimizer_folder);
   const AcceleratedOptimizer& prepared = optimizers.back();
   for (const AcceleratedScheduler& waiting : unmatched_) {
     if (waiting.scheduler().optimizer() == &prepared.optimizer())

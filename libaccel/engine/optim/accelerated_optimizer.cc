@@ -15,6 +15,7 @@
 #include <accel/state.h>
 #include <accel/train_eval.h>
 
+#include "libaccel/engine/optim/disk_step.h"
 #include "libaccel/engine/optim/fused_step.h"
 #include "libaccel/engine/optim/gradient_clipping.h"
 #include "libaccel/engine/optim/step_gate.h"
@@ -64,6 +65,7 @@ struct AcceleratedOptimizer::Shared {
   std::shared_ptr<detail::StepGate> gate;  // nullptr: every rank has the whole state
   std::optional<FusedStep> fused;
   std::optional<double> clipping;  // the norm that steps clip to
+  std::shared_ptr<DiskStep> disk;  // nullptr: states are in memory
   std::size_t num_listed = 0;      // entries of all groups when these were last looked at
 
   [[nodiscard]] bool steps_in_backward() const {
@@ -84,13 +86,15 @@ struct AcceleratedOptimizer::Shared {
   }
 
   void update() {
-    if (!fused) {
+    const auto step = [this](const FusedStep::IsPadded& is_padded) {
+      if (fused) return fused->step(is_padded);
       optimizer->step();
-      return;
-    }
-    fused->step([this](const at::Tensor& parameter) {
+    };
+    const auto is_piece = [this](const at::Tensor& parameter) {
       return gate != nullptr && gate->is_piece(parameter);
-    });
+    };
+    if (disk != nullptr) return disk->step(step, is_piece);
+    step(is_piece);
   }
 
   // Runs what writes to parameters.
@@ -138,8 +142,14 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
                 "prepare() got a null optimizer",
                 "construct the optimizer before prepare()");
   }
-  shared_ = std::make_shared<Shared>(Shared{
-      std::move(optimizer), std::move(scaler), {}, false, nullptr, std::nullopt, std::nullopt});
+  shared_ = std::make_shared<Shared>(Shared{std::move(optimizer),
+                                            std::move(scaler),
+                                            {},
+                                            false,
+                                            nullptr,
+                                            std::nullopt,
+                                            std::nullopt,
+                                            nullptr});
   shared_->remove_repeated();
   // What is on record is of another one, that was at the same address.
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
@@ -202,6 +212,10 @@ void AcceleratedOptimizer::set_clipping(double max_norm) const {
   shared_->clipping = max_norm;
 }
 
+void AcceleratedOptimizer::keep_state_in(const std::string& folder) const {
+  shared_->disk = std::make_shared<DiskStep>(*shared_->optimizer, folder);
+}
+
 void AcceleratedOptimizer::set_gate(std::shared_ptr<detail::StepGate> gate) const {
   shared_->gate = std::move(gate);
 }
@@ -232,6 +246,11 @@ at::Tensor AcceleratedOptimizer::step(std::function<at::Tensor()> closure) const
   if (shared_->gate != nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "step(closure) cannot be used while the optimizer's state is sharded",
+                "call backward() and step() without a closure");
+  }
+  if (shared_->disk != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "step(closure) cannot be used while the optimizer's state is on disk",
                 "call backward() and step() without a closure");
   }
   before_state_is_written();

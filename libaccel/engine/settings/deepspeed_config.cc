@@ -59,8 +59,9 @@ std::string config_of(const FsdpSettings& settings,
   const auto or_automatic = [](const auto& number) {
     return number ? OrderedJson(*number) : OrderedJson("auto");
   };
-  const auto place = [](const std::string& device) {
-    return OrderedJson{{"device", device}, {"nvme_path", nullptr}};
+  const auto place = [](const std::string& device, const std::string& folder = "") {
+    return OrderedJson{{"device", device},
+                       {"nvme_path", folder.empty() ? OrderedJson() : OrderedJson(folder)}};
   };
   const OrderedJson config = {
       {"train_batch_size", "auto"},
@@ -68,7 +69,7 @@ std::string config_of(const FsdpSettings& settings,
       {"gradient_accumulation_steps", or_automatic(gradient_accumulation_steps)},
       {"zero_optimization",
        {{"stage", stage_of(settings)},
-        {"offload_optimizer", place(settings.offload_optimizer_device)},
+        {"offload_optimizer", place(settings.offload_optimizer_device, settings.optimizer_folder)},
         {"offload_param", place(settings.offload_param_device)},
         {"stage3_gather_16bit_weights_on_model_save", false}}},
       {"gradient_clipping", or_automatic(settings.gradient_clipping)}};

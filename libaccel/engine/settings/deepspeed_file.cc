@@ -147,6 +147,9 @@ class Reader {
     file_.zero_stage = number(section, zero, "stage", 0, 3);
     file_.offload_optimizer_device = device(section, zero, "offload_optimizer");
     file_.offload_param_device = device(section, zero, "offload_param");
+    if (file_.offload_optimizer_device == "nvme")
+      file_.offload_optimizer_nvme_path =
+          folder(section + "offload_optimizer.", zero["offload_optimizer"]);
     // Older names.
     const auto wants_cpu = [&](const char* key, const std::optional<std::string>& device) {
       return flag(section, zero, key) == true && !device;
@@ -274,7 +277,20 @@ class Reader {
     const auto named = found->find("device");
     if (named == found->end() || named->is_null() || *named == "auto") return std::nullopt;
     if (!named->is_string()) throw invalid(section + key + ".device", *named, "a text");
-    if (*named != "none") note_others(section + key + ".", *found, kOffloadTuning, {"device"});
+    if (*named == "nvme") {
+      note_others(section + key + ".", *found, kOffloadTuning, {"device", "nvme_path"});
+    } else if (*named != "none") {
+      note_others(section + key + ".", *found, kOffloadTuning, {"device"});
+    }
+    return named->get<std::string>();
+  }
+
+  // Nothing: the plugin or its variable names it.
+  std::optional<std::string> folder(const std::string& section, const json& offload) {
+    const auto named = offload.find("nvme_path");
+    if (named == offload.end() || named->is_null() || *named == "auto" || *named == "none")
+      return std::nullopt;
+    if (!named->is_string()) throw invalid(section + "nvme_path", *named, "a folder");
     return named->get<std::string>();
   }
 

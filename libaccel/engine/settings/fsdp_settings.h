@@ -43,9 +43,10 @@ struct FsdpSettings {
   StateDictConfig state_dict;        // of models
   StateDictConfig optim_state_dict;  // of optimizers
   std::optional<MeshShape> layout;   // of a ParallelismConfig; else the strategy makes one
-  // Of DeepSpeed: none or cpu, which are the same on a CPU.
+  // Of DeepSpeed: none or cpu, which are the same on a CPU; of optimizers also nvme.
   std::string offload_optimizer_device = "none";
   std::string offload_param_device = "none";
+  std::string optimizer_folder;      // where nvme is; else empty
   std::vector<std::string> notices;  // options that were read and change nothing here
 };
 

@@ -24,24 +24,28 @@ std::optional<Number> decided_number(const EnvLookup& env,
   return number_of<Number>(env, name, expected);
 }
 
-// none or cpu.
+// none, cpu or nvme.
 std::string offload_device(const char* option,
                            std::string_view variable,
                            const std::optional<std::string>& given,
                            const EnvLookup& env) {
   const std::string device = given ? *given : text_of(env, variable).value_or("none");
-  if (device == "none" || device == "cpu") return device;
-  if (device == "nvme") {
-    throw Error(ErrorCode::kUnsupported,
-                std::string(option) +
-                    " is 'nvme', and offload to disk is not part of this build "
-                    "yet",
-                "leave it out, or set it to cpu or none");
-  }
+  if (device == "none" || device == "cpu" || device == "nvme") return device;
   throw Error(given ? ErrorCode::kInvalidArgument : ErrorCode::kEnvInvalid,
               std::string(given ? std::string_view(option) : variable) + " is '" + device +
                   "', expected none, cpu or nvme",
               "set it to cpu or none");
+}
+
+std::string folder_of_optimizers(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
+  constexpr const char* kVariable = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH";
+  const auto folder = plugin.offload_optimizer_nvme_path ? plugin.offload_optimizer_nvme_path
+                                                         : text_of(env, kVariable);
+  if (folder && !folder->empty() && folder != "none") return *folder;
+  throw Error(ErrorCode::kInvalidArgument,
+              "offload_optimizer_device is 'nvme', and no folder is named for it",
+              std::string("set offload_optimizer_nvme_path (") + kVariable +
+                  ") to a folder on a fast disk");
 }
 
 void set_offload_devices(FsdpSettings& settings,
@@ -56,6 +60,14 @@ void set_offload_devices(FsdpSettings& settings,
                                                  "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
                                                  plugin.offload_param_device,
                                                  env);
+  if (settings.offload_optimizer_device == "nvme")
+    settings.optimizer_folder = folder_of_optimizers(plugin, env);
+  if (settings.offload_param_device == "nvme") {
+    throw Error(ErrorCode::kUnsupported,
+                "offload_param_device is 'nvme', and offload of parameters to disk is not part of "
+                "this build yet",
+                "leave it out, or set it to cpu or none");
+  }
   std::string options;
   if (settings.offload_optimizer_device == "cpu") options = "offload_optimizer_device";
   if (settings.offload_param_device == "cpu")

@@ -59,10 +59,13 @@ struct DeepSpeedPlugin {
   // The norm to which each step of a prepared optimizer clips its gradients, after all other changes of the program; 0: no
   // clipping. ACCELERATE_GRADIENT_CLIPPING, where "auto" is 1.0 as in Accelerate; otherwise 0.
   std::optional<double> gradient_clipping;
-  // "none" or "cpu". Models train on the CPU, so both are the same, and accel says so once; "nvme" is refused.
-  // ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE.
+  // "none" or "cpu". Models train on the CPU, so both are the same, and accel says so once. "nvme" keeps the state of optimizers on
+  // disk, and is refused for parameters. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE.
   std::optional<std::string> offload_optimizer_device;
   std::optional<std::string> offload_param_device;
+  // The folder of a file without a name, for the device nvme; each rank may have another one. Needs room for the state of this rank's
+  // optimizers. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH, where "none" is none. docs/guides/offload.md.
+  std::optional<std::string> offload_optimizer_nvme_path;
   // The path of a JSON file, the JSON itself, or its base64. ACCELERATE_DEEPSPEED_CONFIG_FILE, where "none" is none.
   std::optional<std::string> hf_ds_config;
   // Of a file's train_micro_batch_size_per_gpu that is "auto": of several loaders' batch sizes the smallest; false: the largest.

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,9 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   // The optimizer's state is divided over the ranks: the gate surrounds its steps.
   void set_gate(std::shared_ptr<detail::StepGate> gate) const;
   [[nodiscard]] const std::shared_ptr<detail::StepGate>& gate() const noexcept;
+  // States lie in a file without a name in this folder, and come into memory for the step, part by part. Throws kUnsupported for
+  // an optimizer whose states cannot be taken apart, kFileIo for a folder in which no file can be made.
+  void keep_state_in(const std::string& folder) const;
   // Steps clip the norm of the gradients of all groups together to max_norm.
   void set_clipping(double max_norm) const;
   // Steps an optimizer that has stepped in no backward (accel/lomo.h), by the gradients of all, which go. max_norm: to clip to.

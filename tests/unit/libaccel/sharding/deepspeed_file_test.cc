@@ -127,6 +127,14 @@ TEST(DeepSpeedFile, KnowsTheOlderNamesOfAnOffloadToHostMemory) {
       parse_file(R"({"zero_optimization": {"cpu_offload": true, "cpu_offload_param": true}})");
   EXPECT_EQ(older.offload_optimizer_device, "cpu");
   EXPECT_EQ(older.offload_param_device, "cpu");
+  const DeepSpeedFile disk = parse_file(
+      R"({"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/fast"}}})");
+  EXPECT_EQ(disk.offload_optimizer_device, "nvme");
+  EXPECT_EQ(disk.offload_optimizer_nvme_path, "/fast");
+  EXPECT_TRUE(disk.notices.empty());
+  const DeepSpeedFile said_elsewhere = parse_file(
+      R"({"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "auto"}}})");
+  EXPECT_EQ(said_elsewhere.offload_optimizer_nvme_path, std::nullopt);
   const DeepSpeedFile off = parse_file(R"({"zero_optimization": {"cpu_offload": false}})");
   EXPECT_EQ(off.offload_optimizer_device, std::nullopt);
 }
@@ -203,6 +211,8 @@ TEST(DeepSpeedFile, NamesTheKeyAndTheValueThatDoNotFit) {
       {R"({"zero_optimization": {"stage": "two"}})", R"(zero_optimization.stage is "two")"},
       {R"({"zero_optimization": 3})", "zero_optimization is 3, expected a map"},
       {R"({"zero_optimization": {"offload_param": "cpu"}})", "zero_optimization.offload_param"},
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": 1}}})",
+       "offload_optimizer.nvme_path is 1"},
       {R"({"zero_optimization": {"offload_param": {"device": 1}}})", "offload_param.device is 1"},
       {R"({"zero_optimization": {"cpu_offload": 1}})", "zero_optimization.cpu_offload is 1"},
       {R"({"zero_optimization": {}, "aio": 8})", "aio is 8, expected a map"},

@@ -73,9 +73,32 @@ TEST(ZeroSettings, RefuseWhatWouldChangeNumbersOrMemoryAndIsNotThere) {
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.message(), HasSubstr("offload_param_device is 'nvme'"));
   EXPECT_THAT(error.remedy(), HasSubstr("set it to cpu or none"));
-  EXPECT_THAT(
-      error_of({}, env({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "nvme"}})).message(),
-      HasSubstr("offload_optimizer_device is 'nvme'"));
+}
+
+TEST(ZeroSettings, TakeTheFolderOfOptimizersOnDisk) {
+  const FsdpSettings given = resolve_zero(
+      {.offload_optimizer_device = "nvme", .offload_optimizer_nvme_path = "/fast"}, env());
+  EXPECT_EQ(given.offload_optimizer_device, "nvme");
+  EXPECT_EQ(given.optimizer_folder, "/fast");
+  EXPECT_TRUE(given.notices.empty());
+  const FsdpSettings launched =
+      resolve_zero({},
+                   env({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "nvme"},
+                        {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", "/launched"}}));
+  EXPECT_EQ(launched.optimizer_folder, "/launched");
+  const FsdpSettings unused = resolve_zero({.offload_optimizer_nvme_path = "/fast"}, env());
+  EXPECT_EQ(unused.optimizer_folder, "");
+}
+
+TEST(ZeroSettings, NameTheFolderThatOptimizersOnDiskLack) {
+  for (const char* none : {"none", ""}) {
+    const Error error = error_of({},
+                                 env({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "nvme"},
+                                      {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", none}}));
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("offload_optimizer_device is 'nvme'"));
+    EXPECT_THAT(error.remedy(), HasSubstr("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH"));
+  }
 }
 
 TEST(ZeroSettings, SayOnceThatOffloadToHostMemoryChangesNothing) {
