@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint_tools/models/memory_estimate.h"
+#include "runtime/text/text_columns.h"
 
 namespace accel::train {
 namespace {
@@ -44,10 +45,8 @@ std::string aligned(const std::vector<Cells>& rows) {
   std::string text;
   for (const Cells& row : rows) {
     std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string space(widths[i] - row[i].size(), ' ');
-      line += i == 0 ? row[i] + space : "  " + space + row[i];
-    }
+    for (std::size_t i = 0; i < row.size(); ++i)
+      line += i == 0 ? padded_columns(row[i], widths[i]) : "  " + right_columns(row[i], widths[i]);
     text += line + "\n";
   }
   return text;

@@ -98,24 +98,18 @@ std::deque<GradientHooks> refuse_forwards_past(const Models& models) {
     const bool recomputes = model->recomputed_units() != nullptr;
     if (model->has_run() || !(model->recipe().casts_by_autocast() || recomputes)) continue;
     const std::vector<NamedParameter> parameters = trainable_parameters(*model->module());
-    if (recomputes) {
-      hooks.emplace_back(parameters, [parameters](std::size_t index, const at::Tensor&) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    "the parameter " + parameters[index].name +
-                        " got a gradient from a forward of the module itself, which has kept all "
-                        "activations, and activation_checkpointing is set",
-                    "write model(x) or model.forward(x), with the model that prepare() returned, "
-                    "in place of model->forward(x)");
-      });
-      continue;
-    }
-    hooks.emplace_back(parameters, [parameters](std::size_t index, const at::Tensor&) {
+    const char* const fault =
+        recomputes ? ", which has kept all activations, and activation_checkpointing is set"
+                   : ", without the mixed precision of the Accelerator";
+    const char* const other_remedy =
+        recomputes ? "" : "; or hold accelerator.autocast() around the forward";
+    hooks.emplace_back(parameters, [=](std::size_t index, const at::Tensor&) {
       throw Error(ErrorCode::kInvalidArgument,
                   "the parameter " + parameters[index].name +
-                      " got a gradient from a forward of the module itself, without the mixed "
-                      "precision of the Accelerator",
-                  "write model(x) or model.forward(x), with the model that prepare() returned, in "
-                  "place of model->forward(x); or hold accelerator.autocast() around the forward");
+                      " got a gradient from a forward of the module itself" + fault,
+                  std::string("write model(x) or model.forward(x), with the model that prepare() "
+                              "returned, in place of model->forward(x)") +
+                      other_remedy);
     });
   }
   return hooks;
