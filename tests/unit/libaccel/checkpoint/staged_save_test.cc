@@ -27,6 +27,7 @@
 #include <accel/async_save.h>
 #include <accel/checkpoint.h>
 #include <accel/deepspeed.h>
+#include <accel/diloco.h>
 #include <accel/error.h>
 #include <accel/fsdp.h>
 #include <accel/local_sgd.h>
@@ -34,6 +35,7 @@
 #include <accel/random.h>
 #include <accel/schedule_free.h>
 #include <accel/state.h>
+#include <accel/state_dict_type.h>
 
 #include "libaccel/engine/process/process_group.h"
 #include "tests/support/copy_gate.h"
@@ -66,7 +68,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-enum class Layout { kCopies, kZero1, kFullShard, kGradOp };
+enum class Layout { kCopies, kZero1, kFullShard, kFullShardByRank0, kGradOp };
 enum class Kind { kAdamW, kFusedAdamW, kSgd, kScheduleFree, kLomo };
 
 struct Case {
@@ -75,6 +77,7 @@ struct Case {
   Kind kind = Kind::kAdamW;
   int num_ranks = 1;
   std::string precision = "no";
+  std::optional<std::string> policy;  // FSDP's mixed_precision_policy
 };
 
 struct Training {
@@ -93,9 +96,12 @@ struct Training {
     options.mixed_precision = of.precision;
     if (of.layout == Layout::kZero1) options.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 1};
     if (of.layout == Layout::kFullShard) options.fsdp_plugin.emplace();
+    if (of.layout == Layout::kFullShardByRank0)
+      options.fsdp_plugin = FullyShardedDataParallelPlugin{.state_dict_type = StateDictType::kFull};
     if (of.layout == Layout::kGradOp)
       options.fsdp_plugin =
           FullyShardedDataParallelPlugin{.sharding_strategy = ShardingStrategy::kShardGradOp};
+    if (of.policy) options.fsdp_plugin->mixed_precision_policy = *of.policy;
     return options;
   }
   std::shared_ptr<torch::optim::Optimizer> make(Kind kind) const {
@@ -229,6 +235,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"FullShard", Layout::kFullShard, Kind::kAdamW, 2},
                       Case{"FullShardFused", Layout::kFullShard, Kind::kFusedAdamW, 2},
                       Case{"FullShardBf16", Layout::kFullShard, Kind::kAdamW, 2, "bf16"},
+                      Case{"FullShardMasters", Layout::kFullShard, Kind::kAdamW, 2, "no", "bf16"},
+                      Case{"Rank0", Layout::kFullShardByRank0, Kind::kAdamW, 2},
+                      Case{"Rank0Bf16", Layout::kFullShardByRank0, Kind::kAdamW, 2, "bf16"},
+                      Case{
+                          "Rank0Masters", Layout::kFullShardByRank0, Kind::kAdamW, 2, "no", "bf16"},
                       Case{"GradOp", Layout::kGradOp, Kind::kAdamW, 2},
                       Case{"GradOpBf16", Layout::kGradOp, Kind::kAdamW, 2, "bf16"}),
     [](const auto& of) { return of.param.name; });
@@ -286,6 +297,23 @@ TEST_F(StagedSaveOfMoment, KeepsCopiesThatAreAveraged) {
     LocalSGD local_sgd(run.accelerator, *run.model, 1);
     local_sgd.step();
   });
+}
+
+TEST_F(StagedSaveOfMoment, KeepsFragmentsThatDiLoCoMerges) {
+  test::run_ranks(2, [&] {
+    Training run({"Ddp", Layout::kCopies, Kind::kAdamW, 2});
+    DiLoCo diloco(run.accelerator, *run.model, *run.optimizer, {.sync_every = 2});
+    run.train(1);
+    diloco.step();
+    save_around(folder_, run, [&](CopyGate&) {
+      const at::Tensor before = run.net->first->weight.detach().clone();
+      const at::DisableRecordFunctionGuard unseen;
+      diloco.step();  // begins an exchange and merges it, with no step of the optimizer before it
+      EXPECT_FALSE(before.equal(run.net->first->weight)) << "nothing to tell apart";
+    });
+  });
+  if (test::rank_of_this_process() >= 0) return;
+  expect_same_folders(folder_ / "saved", folder_ / "expected");
 }
 
 TEST_F(StagedSaveOfMoment, KeepsWeightsThatTheProgramWritesTo) {
