@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -29,6 +30,7 @@ namespace accel {
 using checkpoint::PreparedSave;
 using checkpoint::RankExchange;
 
+// A thread that waits until start() is called; a task that is not started does nothing.
 class AsyncSave::Task {
  public:
   Task(std::unique_ptr<PreparedSave> save,
@@ -39,7 +41,9 @@ class AsyncSave::Task {
         thread_([this,
                  save = std::move(save),
                  ranks = std::move(ranks),
-                 when_complete = std::move(when_complete)]() mutable {
+                 when_complete = std::move(when_complete),
+                 is_wanted = is_wanted_.get_future()]() mutable {
+          if (!is_wanted.get()) return;
           Result<CheckpointInfo> outcome = to_result([&] { return save->finish(*ranks); });
           save.reset();  // the copies of the state
           if (outcome && when_complete) when_complete();
@@ -47,11 +51,17 @@ class AsyncSave::Task {
           outcome_ = std::move(outcome);
         }) {}
   ~Task() {
+    if (!is_started_) is_wanted_.set_value(false);
     if (thread_.joinable()) thread_.join();
   }
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
+  // Once.
+  void start() {
+    is_started_ = true;
+    is_wanted_.set_value(true);
+  }
   [[nodiscard]] bool is_done() const {
     const std::scoped_lock lock(mutex_);
     return outcome_.has_value();
@@ -71,6 +81,8 @@ class AsyncSave::Task {
 
  private:
   std::stop_source stop_;
+  std::promise<bool> is_wanted_;
+  bool is_started_ = false;
   mutable std::mutex mutex_;
   std::optional<Result<CheckpointInfo>> outcome_;
   bool is_told_ = false;
@@ -168,10 +180,12 @@ AsyncSave BackgroundSaves::begin(FileSystem& file_system,
           std::move(save), std::move(own_ranks), stop, std::move(when_complete));
     });
   } catch (...) {
-    // A thread that runs would wait for those that do not: of ranks that failed, and of one that died in here.
+    // Those that other ranks have started would wait for this one, which failed or saw one die in here.
     stop.request_stop();
     throw;
   }
+  // Not before: a thread that copies takes the ranks' time to agree.
+  task->start();
   const std::scoped_lock lock(mutex_);
   current_ = task;
   generation_ = options.generation;
