@@ -98,9 +98,12 @@ void check_program(const v1::JobSpec& request, std::vector<std::string>& faults)
   if (request.argv().empty() || request.argv(0).empty()) faults.push_back("argv names no program");
   if (std::any_of(request.argv().begin(), request.argv().end(), has_nul))
     faults.push_back("argv has a NUL byte");
-  if (!request.cwd().empty() && (!request.cwd().starts_with('/') || has_nul(request.cwd()))) {
-    faults.push_back("cwd '" + request.cwd().substr(0, 128) + "' is not an absolute path");
-  }
+  const auto check_path = [&](const char* field, const std::string& path) {
+    if (!path.empty() && (!path.starts_with('/') || has_nul(path)))
+      faults.push_back(field + (" '" + path.substr(0, 128)) + "' is not an absolute path");
+  };
+  check_path("cwd", request.cwd());
+  check_path("tracking_dir", request.tracking_dir());
 }
 
 void check_policies(const v1::JobSpec& request, std::vector<std::string>& faults) {

@@ -391,6 +391,11 @@ std::string JobRunner::log_folder_of(const v1::Job& job) const {
   return found == nullptr ? "" : found->record.log_dir();
 }
 
+std::string JobRunner::tracking_dir_of(const v1::Job& job) const {
+  const Entry* found = entry(job.job_uuid());
+  return found == nullptr ? "" : found->record.spec().tracking_dir();
+}
+
 int JobRunner::num_ranks_of(const v1::Job& job) const {
   const Entry* found = entry(job.job_uuid());
   return found == nullptr ? 1 : num_ranks(*found);

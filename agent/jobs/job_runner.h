@@ -98,6 +98,8 @@ class JobRunner {
 
   // The folder below which the job's files are; see LogLayout.
   [[nodiscard]] std::string log_folder_of(const v1::Job& job) const;
+  // JobSpec.tracking_dir; empty: nobody said.
+  [[nodiscard]] std::string tracking_dir_of(const v1::Job& job) const;
   // How many workers it has, or asks for while none has started. At least 1.
   [[nodiscard]] int num_ranks_of(const v1::Job& job) const;
 

@@ -28,6 +28,7 @@
 #include "agent/main/agent_metrics.h"
 #include "agent/main/dashboard_actions.h"
 #include "agent/main/health_watch.h"
+#include "agent/main/job_curves.h"
 #include "agent/main/service_manager.h"
 #include "agent/main/timed_answer.h"
 #include "agent/shims/job_cgroups.h"
@@ -279,6 +280,10 @@ class Agent {
          .read_log =
              [this](const auto& question, auto done) {
                read_log(question, *jobs_, parts(), logs_, std::move(done));
+             },
+         .read_curves =
+             [this](const auto& job, auto done) {
+               curves_.read(tracking_folder_of(job, *jobs_, parts()), std::move(done));
              },
          .deeds = {DashboardDeed::kStop, DashboardDeed::kDrain, DashboardDeed::kStacks},
          .act = [this](const auto& action,
@@ -578,6 +583,8 @@ class Agent {
   UserDirectory users_{loop_};
   FileReaders files_{loop_};
   DashboardLogs logs_{loop_, files_};
+  JobCurves curves_{
+      loop_, files_, {.program = accel_beside_agent(), .changes_user = ::geteuid() == 0}};
   RefusalLog refusals_{clock_};
   CertificateExpiry expiry_;
   UniqueFd lock_;

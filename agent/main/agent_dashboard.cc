@@ -137,6 +137,7 @@ void add_parts(DashboardState& shown,
   for (const auto& part : parts.parts()) {
     DashboardJob& job = job_of_part(shown, *part);
     job.has_logs = true;
+    job.has_curves = !part->spec.tracking_dir().empty();
     const auto& events = part->timeline.events();
     job.events.insert(job.events.end(), events.begin(), events.end());
     if (!part->workers || part->generation != job.generation) continue;
@@ -157,6 +158,7 @@ void add_jobs(DashboardState& shown,
     DashboardJob made = shown_job(*job, node);
     made.ledger = jobs.ledger_of(*job);
     made.has_logs = true;
+    made.has_curves = !jobs.tracking_dir_of(*job).empty();
     const auto& events = jobs.timeline_of(*job).events();
     made.events.assign(events.begin(), events.end());
     add_sights(made, 0, jobs.counters_of(*job), now);
@@ -180,6 +182,15 @@ void read_log(const LogQuestion& question,
                     : LogTail{.notice = "nothing was written yet"};
       },
       std::move(done));
+}
+
+TrackingFolder tracking_folder_of(const std::string& job,
+                                  const JobRunner& jobs,
+                                  const NodeJobs* parts) {
+  if (const v1::Job* found = jobs.find(job)) return {found->uid(), jobs.tracking_dir_of(*found)};
+  const NodeJobs::Part* part = parts == nullptr ? nullptr : parts->find(job);
+  if (part == nullptr) return {};
+  return {part->user.credentials.uid, part->spec.tracking_dir()};
 }
 
 }  // namespace accel::agent

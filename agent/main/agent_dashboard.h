@@ -12,6 +12,7 @@
 #include "agent/coordinator/state/state.h"
 #include "agent/jobs/job_runner.h"
 #include "agent/main/dashboard_logs.h"
+#include "agent/main/job_curves.h"
 #include "agent/parts/node_jobs.h"
 #include "runtime/supervisor/dashboard/dashboard_server.h"
 
@@ -39,5 +40,10 @@ void read_log(const supervisor::LogQuestion& question,
               const NodeJobs* parts,
               DashboardLogs& logs,
               std::function<void(supervisor::LogTail)> done);
+
+// Where the trackers of a job or part of this node write; without a path where nobody said, or it is not here.
+[[nodiscard]] TrackingFolder tracking_folder_of(const std::string& job,
+                                                const JobRunner& jobs,
+                                                const NodeJobs* parts);
 
 }  // namespace accel::agent

@@ -280,6 +280,7 @@ complete -c accel -n '__accel_is plot' -l metric -x -d 'draw this one alone, or 
 complete -c accel -n '__accel_is plot' -l x -x -a 'step time' -d 'what the curves are drawn over (step)'
 complete -c accel -n '__accel_is plot' -l smooth -x -d '0 to below 1: the weight of the values before each (0)'
 complete -c accel -n '__accel_is plot' -l out -x -d 'write an SVG file instead'
+complete -c accel -n '__accel_is plot' -l json -d 'print what the dashboard shows of one run\'s folder, as JSON'
 complete -c accel -n '__accel_is plot' -l ascii -d 'draw with ASCII letters alone'
 complete -c accel -n '__accel_is plot' -l width -x -d 'columns of a line; those of the terminal, else 80'
 complete -c accel -n '__accel_is plot' -l height -x -d 'rows of each panel (12)'
@@ -344,7 +345,7 @@ complete -c accel -n '__accel_is train' -l resume -d 'go on from the newest comp
 complete -c accel -n '__accel_is train' -l overwrite -d 'delete the checkpoints of an earlier run'
 complete -c accel -n '__accel_is train' -l config -x -d 'a YAML file of these flags; what is typed holds before it'
 function __accel_is_before_script_of_run
-    not __accel_has_script 2 __name __nnodes __num_processes __nproc_per_node __max_restarts __stop_grace __hang_timeout __log_rotate_bytes __log_keep __log_overflow __preflight __preflight_seconds __cwd __env __spec __agent __tls_dir __wait
+    not __accel_has_script 2 __name __nnodes __num_processes __nproc_per_node __max_restarts __stop_grace __hang_timeout __log_rotate_bytes __log_keep __log_overflow __preflight __preflight_seconds __cwd __tracking_dir __env __spec __agent __tls_dir __wait
 end
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l name -x -d 'the job\'s id; made from the program\'s name when not given'
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l nnodes -x -d 'MIN or MIN:MAX nodes, found by the agents\' coordinator; 1 when not given'
@@ -360,6 +361,7 @@ complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l lo
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l preflight -x -d 'NAME=COMMAND that every node runs before the workers start (repeatable)'
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l preflight_seconds -x -d 'how long each check may take (30)'
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l cwd -x -d 'the workers\' folder; this one when not given'
+complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l tracking_dir -r -F -d 'where its trackers write: the agent\'s page draws their curves'
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l env -x -d 'NAME=VALUE on top of this environment (repeatable)'
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l spec -x -d 'JSON file with what the job asks for (a JobSpec); flags go before it'
 complete -c accel -n '__accel_is run; and __accel_is_before_script_of_run' -l detach -d 'print the job\'s id and return'
@@ -692,6 +694,7 @@ for program in accel-plot
     complete -c $program -l x -x -a 'step time' -d 'what the curves are drawn over (step)'
     complete -c $program -l smooth -x -d '0 to below 1: the weight of the values before each (0)'
     complete -c $program -l out -x -d 'write an SVG file instead'
+    complete -c $program -l json -d 'print what the dashboard shows of one run\'s folder, as JSON'
     complete -c $program -l ascii -d 'draw with ASCII letters alone'
     complete -c $program -l width -x -d 'columns of a line; those of the terminal, else 80'
     complete -c $program -l height -x -d 'rows of each panel (12)'

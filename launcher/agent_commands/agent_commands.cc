@@ -101,6 +101,9 @@ void add_run(CLI::App& command, AgentFlags& flags) {
       .add_option("--preflight_seconds", run.preflight_seconds, "how long each check may take (30)")
       ->check(seconds_from(0.001));
   command.add_option("--cwd", run.cwd, "the workers' folder; this one when not given");
+  command.add_option("--tracking_dir",
+                     run.tracking_dir,
+                     "where its trackers write: the agent's page draws their curves");
   command.add_option("--env", run.env, "NAME=VALUE on top of this environment (repeatable)")
       ->allow_extra_args(false);
   command.add_option(

@@ -28,6 +28,7 @@ struct RunFlags {
   std::string log_overflow;
   bool log_merge_stderr = false;
   std::vector<std::string> preflight;  // "NAME=COMMAND"
+  std::string tracking_dir;            // below cwd, if it is no absolute path
   double preflight_seconds = 30;
   std::string cwd;
   std::vector<std::string> env;  // "NAME=VALUE"

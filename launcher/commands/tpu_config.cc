@@ -14,8 +14,8 @@
 #include "launcher/config/config_writer.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/system/own_environment.h"
-#include "launcher/system/program_output.h"
 #include "runtime/printable.h"
+#include "runtime/supervisor/spawn/program_answer.h"
 #include "runtime/text/text_file.h"
 #include "runtime/user_folders.h"
 
@@ -79,7 +79,7 @@ Result<int> run_gcloud(const std::vector<std::string>& words) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  return exit_code_of(status);
+  return supervisor::exit_code_of(status);
 }
 
 Result<int> set_up(TpuRequest request, std::string config_file, bool debug) {

@@ -23,9 +23,6 @@ struct ProgramOutput {
 // As execve() and posix_spawn() take them, with a null pointer at the end; they live as long as `words`.
 [[nodiscard]] std::vector<char*> pointers_to(std::vector<std::string>& words);
 
-// Of an end as waitpid() tells it: the exit code, or 128 + signal.
-[[nodiscard]] int exit_code_of(int wait_status);
-
 // For a program that only says something about itself or the machine.
 inline constexpr std::chrono::seconds kAnswerLimit{20};
 

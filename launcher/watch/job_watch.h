@@ -43,7 +43,7 @@ class JobWatch {
 
   // Adds what is known of the job.
   void add_to(supervisor::MetricPage& page, TimePoint now) const;
-  // The same for a page that people look at. `has_logs` is not filled.
+  // The same for a page that people look at. `has_logs` and `has_curves` are not filled.
   [[nodiscard]] supervisor::DashboardJob shown(TimePoint now) const;
   [[nodiscard]] int generation() const { return generation_; }
   // Whether there is a process of this rank, as far as is known.

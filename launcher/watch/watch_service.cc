@@ -62,10 +62,10 @@ Result<void> WatchService::serve_metrics(const supervisor::TcpEndpoint& endpoint
 
 Result<void> WatchService::serve_dashboard(const supervisor::TcpEndpoint& endpoint,
                                            const std::string& tracking_dir) {
-  std::function<void(CurveFeed::TellCurves)> read_curves;
+  std::function<void(const std::string&, CurveFeed::TellCurves)> read_curves;
   if (!tracking_dir.empty()) {
     curves_ = std::make_unique<CurveFeed>(loop_, tracking_dir);
-    read_curves = [this](auto done) { curves_->read(std::move(done)); };
+    read_curves = [this](const auto& /*job*/, auto done) { curves_->read(std::move(done)); };
   }
   auto dashboard = supervisor::DashboardServer::listen(
       loop_,
@@ -89,6 +89,7 @@ supervisor::DashboardState WatchService::shown() const {
                                       .is_over = is_over_};
   state.jobs.push_back(watch_.shown(SteadyClock().now()));
   state.jobs.back().has_logs = !log_dir_.empty();
+  state.jobs.back().has_curves = curves_ != nullptr;
   return state;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -133,6 +134,8 @@ Result<v1::JobSpec> requested_job(const launcher::RunFlags& flags) {
   set_environment(spec, flags);
   if (!flags.cwd.empty()) spec.set_cwd(flags.cwd);
   if (spec.cwd().empty()) spec.set_cwd(current_folder());
+  if (!flags.tracking_dir.empty())
+    spec.set_tracking_dir(std::filesystem::path(spec.cwd()) / flags.tracking_dir);
   if (flags.max_restarts) spec.mutable_restart()->set_max_restarts(*flags.max_restarts);
   if (!flags.hang_timeout.empty()) set_hang(*spec.mutable_hang(), flags.hang_timeout);
   set_log(*spec.mutable_log(), flags);

@@ -36,10 +36,10 @@
 #include "launcher/cluster/slurm/srun_command.h"
 #include "launcher/flags/flag_spelling.h"
 #include "launcher/run/notice_line.h"
-#include "launcher/system/program_output.h"
 #include "runtime/printable.h"
 #include "runtime/supervisor/shim/job_record.h"
 #include "runtime/supervisor/spawn/exit_report.h"
+#include "runtime/supervisor/spawn/program_answer.h"
 #include "runtime/supervisor/spawn/spawner.h"
 
 extern char** environ;
@@ -170,7 +170,7 @@ class SlurmLaunch {
   void on_step_ended(const std::shared_ptr<Step>& step) {
     int wait_status = 0;
     ::waitpid(step->process.pid(), &wait_status, 0);
-    int code = launcher::exit_code_of(wait_status);
+    int code = supervisor::exit_code_of(wait_status);
     if (const auto failure = step->process.exec_failure()) {
       say("srun: " + failure->stage + ": " + errno_text(failure->error_number));
       code = 126;

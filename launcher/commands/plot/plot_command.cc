@@ -13,8 +13,10 @@
 #include "launcher/commands/plot/text_picture.h"
 #include "launcher/curves/panels.h"
 #include "launcher/curves/run_log.h"
+#include "launcher/curves/shown_curves.h"
 #include "launcher/flags/command_parser.h"
 #include "launcher/system/own_environment.h"
+#include "launcher/text/faults.h"
 #include "launcher/text/terminal_text.h"
 #include "runtime/printable.h"
 #include "runtime/text/counted.h"
@@ -33,6 +35,7 @@ struct PlotArguments {
   std::string axis = "step";
   double smooth = 0;
   std::string out;
+  bool is_json = false;
   bool is_ascii = false;
   std::size_t width = 0;  // 0: the terminal's
   std::size_t height = 12;
@@ -58,11 +61,25 @@ void add_plot_options(CLI::App& app, PlotArguments& arguments) {
       ->check([](const std::string& path) {
         return path.ends_with(".svg") ? "" : "'" + printable(path) + "' does not end in .svg";
       });
+  app.add_flag(
+         "--json", arguments.is_json, "print what the dashboard shows of one run's folder, as JSON")
+      ->excludes("--metric", "--x", "--smooth", "--out");
   app.add_flag("--ascii", arguments.is_ascii, "draw with ASCII letters alone");
   app.add_option("--width", arguments.width, "columns of a line; those of the terminal, else 80")
       ->check(CLI::Range(40, 1000));
   app.add_option("--height", arguments.height, "rows of each panel (12)")
       ->check(CLI::Range(2, 200));
+}
+
+int print_shown(const std::vector<std::string>& runs) {
+  if (runs.size() != 1)
+    return print_error(
+        kPlot,
+        usage_error("--json takes one run, and there are " + std::to_string(runs.size()),
+                    "name one folder, or one file"));
+  std::puts(to_json(curves_at(runs.front())).c_str());
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  return print_error(kPlot, Error(ErrorCode::kFileIo, "cannot write the curves to stdout"));
 }
 
 Result<std::vector<RunLog>> all_runs(const std::vector<std::string>& paths) {
@@ -146,6 +163,7 @@ int plot_command(const std::vector<std::string>& words) {
   CommandParser line(kPlot, "Draw the curves of runs, from the files that trackers write.");
   add_plot_options(line.app(), arguments);
   if (const auto status = line.parse(words)) return *status;
+  if (arguments.is_json) return print_shown(arguments.runs);
   const auto runs = all_runs(arguments.runs);
   if (!runs) return print_error(kPlot, runs.error());
   tell_of_broken(*runs);

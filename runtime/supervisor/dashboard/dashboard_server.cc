@@ -238,8 +238,9 @@ void DashboardServer::Core::serve_api(const HttpRequest& request,
   if (request.path == "/api/state") return serve_state(reply);
   if (request.path == "/api/log") return serve_log(request, reply);
   if (request.path == "/api/curves" && handlers.read_curves) {
-    return handlers.read_curves(
-        [reply](std::string json) { reply->answer(json_answer(std::move(json))); });
+    return handlers.read_curves(query_value(request.query, "job"), [reply](std::string json) {
+      reply->answer(json_answer(std::move(json)));
+    });
   }
   if (request.path == "/api/offers") return serve_offers(is_operator, reply);
   reply->answer(http_refusal(deed_at(request.path) ? 405 : 404));
@@ -266,9 +267,7 @@ void DashboardServer::Core::serve_offers(bool is_operator,
   for (const DashboardDeed deed : handlers.deeds) {
     if (is_operator) actions.push_back(std::string(name_of(deed)));
   }
-  const nlohmann::json offers = {{"actions", std::move(actions)},
-                                 {"curves", static_cast<bool>(handlers.read_curves)}};
-  reply->answer(json_answer(offers.dump()));
+  reply->answer(json_answer(nlohmann::json{{"actions", std::move(actions)}}.dump()));
 }
 
 void DashboardServer::Core::act(const HttpRequest& request,

@@ -5,8 +5,8 @@
 //   GET /api/state               yes   the state now, JSON (dashboard_state.h)
 //   GET /api/events              yes   server-sent events: a state each, at once and every kEvery
 //   GET /api/log?job=&rank=&...  yes   the end of a rank's output, JSON: {"text", "offset", "size", "notice"}
-//   GET /api/curves              yes   what the job's trackers have logged, JSON (dashboard_curves.h)
-//   GET /api/offers              yes   what this token may do, and whether there are curves, JSON: {"actions": ["stop", ...], "curves"}
+//   GET /api/curves?job=         yes   what the job's trackers have logged, JSON (dashboard_curves.h)
+//   GET /api/offers              yes   what this token may do, JSON: {"actions": ["stop", ...]}
 //   POST /api/stop?job=[&kill=1] operator's   JSON: {"is_done", "text"}; so do these. A job that is stopping needs the kill=1
 //   POST /api/drain              operator's
 //   POST /api/stacks?job=&rank=  operator's
@@ -86,9 +86,9 @@ class DashboardServer {
     // Gives the state to `done`, now or within a second. Its `refusals` are filled here.
     std::function<void(std::function<void(DashboardState)> done)> collect;
     std::function<void(const LogQuestion&, std::function<void(LogTail)> done)> read_log;
-    // Gives to_json() of DashboardCurves; it may be large, so it is not made on the loop.
-    std::function<void(std::function<void(std::string json)> done)> read_curves =
-        {};                                 // empty: nobody knows of any
+    // Gives to_json() of DashboardCurves; it may be large, so it is not made on the loop. `job`: as in LogQuestion.
+    std::function<void(const std::string& job, std::function<void(std::string json)> done)>
+        read_curves = {};                   // empty: nobody knows of any
     std::vector<DashboardDeed> deeds = {};  // that act() knows
     std::function<void(const DashboardAction&, std::function<void(DashboardOutcome)> done)> act =
         {};  // Requires: done() is called once

@@ -48,6 +48,7 @@ Json json_of(const DashboardJob& job) {
                {"generation", job.generation},
                {"restarts", job.restarts},
                {"has_logs", job.has_logs},
+               {"has_curves", job.has_curves},
                {"ranks", list_of(job.ranks)},
                {"events", list_of(job.events)}};
   if (!job.has_ledger) return json;

@@ -47,6 +47,7 @@ struct DashboardJob {
   std::vector<DashboardRank> ranks;
   std::vector<JobTimeline::Event> events;  // the oldest first
   bool has_logs = false;                   // there are files of its output
+  bool has_curves = false;                 // it is known where its trackers write
 };
 
 struct DashboardNode {

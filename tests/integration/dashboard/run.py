@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import pty
+import pwd
 import re
 import shutil
 import signal
@@ -324,6 +325,24 @@ class OfAnAgent(AgentDashboardTest):
         self.assertIn("ask its own agent", json.loads(self.request(f"/api/log?job={uuid}&rank=7")[1])["notice"])
         self.accel("stop", "--kill", "steps")
 
+    def test_curves_of_a_job_are_those_of_its_tracking_folder(self):
+        runs = pathlib.Path(self.folder) / "runs"
+        done = self.accel("run", "--detach", "--name", "tracks", "--cwd", self.folder, "--tracking_dir", "runs", "--", "/bin/sleep", "1000")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.start("silent", 1, "/bin/sleep", "1000")
+        job = self.shown("tracks")
+        self.assertTrue(job["has_curves"])
+        curves = lambda: json.loads(self.request(f"/api/curves?job={job['uuid']}")[1])
+        self.assertIn("there is no run", curves()["notice"])
+        runs.mkdir()
+        (runs / "log.jsonl").write_text('{"step":1,"loss":0.5}\n{"step":2,"loss":0.25}\n')
+        said = subprocess.run([BIN / "accel", "plot", "--json", runs], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(curves(), json.loads(said.stdout))
+        self.assertEqual(curves()["panels"][0]["curves"][0]["points"], [[1, 0.5], [2, 0.25]])
+        self.assertFalse(self.shown("silent")["has_curves"])
+        none = json.loads(self.request(f"/api/curves?job={self.shown('silent')['uuid']}")[1])
+        self.assertIn("nobody said where this job logs", none["notice"])
+
     def test_the_tokens_are_for_the_agent_alone_and_go_with_it(self):
         for path, url in ((self.path, self.url), (self.operator_path, self.operator_url)):
             self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
@@ -508,8 +527,44 @@ class Browser:
         self.assertEqual(self.browser.get_log("browser"), [])
 
 
+@unittest.skipUnless(os.geteuid() == 0, "needs root: jobs run as another user")
+class OfAnAgentForAllUsers(AgentDashboardTest):
+    CONFIG = AgentDashboardTest.CONFIG + 'socket_group: "*"\n'
+
+    def test_the_agent_shows_no_user_what_only_another_one_may_read(self):
+        nobody = pwd.getpwnam("nobody").pw_uid
+        own, others = (tempfile.mkdtemp(prefix="accel-runs-") for _ in range(2))
+        for folder in (own, others):
+            self.addCleanup(shutil.rmtree, folder)
+            pathlib.Path(folder, "log.csv").write_text("step,loss\n1,0.5\n2,0.25\n")
+        shutil.chown(own, nobody)  # mkdtemp() let root alone in
+        for name, folder in (("own", own), ("others", others)):
+            done = self.accel("run", "--detach", "--name", name, "--cwd", "/", "--tracking_dir", folder, "--", "/bin/sleep", "1000", user=nobody)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        read = {name: json.loads(self.request(f"/api/curves?job={self.shown(name)['uuid']}")[1]) for name in ("own", "others")}
+        self.assertEqual([panel["metric"] for panel in read["own"]["panels"]], ["loss"])
+        self.assertEqual(read["others"]["panels"], [])
+        self.assertIn("Permission denied", read["others"]["notice"])
+
+
 @unittest.skipUnless(CAN_BROWSE, "needs chromium, chromedriver and selenium (.deps/pages)")
 class AgentInBrowser(Browser, AgentDashboardTest):
+    def test_curves_are_those_of_the_chosen_job(self):
+        for name, loss in (("first", 0.5), ("second", 0.125)):
+            folder = pathlib.Path(self.folder) / name
+            folder.mkdir()
+            (folder / "log.jsonl").write_text('{"step":1,"loss":1}\n{"step":2,"loss":%s}\n' % loss)
+            done = self.accel("run", "--detach", "--name", name, "--tracking_dir", folder, "--", "/bin/sleep", "1000")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.start("none", 1, "/bin/sleep", "1000")
+        browser = self.open(self.url)
+        for name, captions in (("first", ["loss0.5"]), ("second", ["loss0.125"]), ("none", []), ("first", ["loss0.5"])):
+            self.wait(lambda _: len(self.texts("#jobs tr")) == 3)
+            browser.find_element(By.XPATH, f"//*[@id='jobs']//button[text()='{name}']").click()
+            self.wait(lambda _: self.texts("#curves figcaption") == captions)
+            self.assertEqual(browser.find_element(By.ID, "curves-section").is_displayed(), bool(captions))
+        self.check_console()
+
     def test_two_jobs_are_shown_as_control_and_metrics_have_them(self):
         self.start("beats", 4, WORKER, "beats", 40)
         self.start("waits", 2, "/bin/sh", "-c", f"printf '%s\\n' \"{HOSTILE}\"; printf '\\033]0;owned\\007\\n'; {WAITS}")

@@ -86,9 +86,12 @@ function showJobs(jobs) {
 
 function choose(job) {
   page.job = job;
+  page.curves = {panels: [], notice: ""};
   page.rank = 0;
   show();
+  showCurves();
   readLog();
+  readCurves();
 }
 
 function showNodes(nodes) {
@@ -269,15 +272,19 @@ function showLog() {
 // ---- curves ----
 
 async function readCurves() {
-  if (find("curves-section").hidden) return;
+  const job = chosenJob();
+  if (!job?.has_curves) return;
+  const key = keyOfJob(job);
   try {
-    const got = await fetch("api/curves", {headers: authorization()});
+    const got = await fetch(`api/curves?${new URLSearchParams({job: key})}`, {headers: authorization()});
     if (!got.ok) return;
-    page.curves = await got.json();
-  } catch {
-    return;
+    const curves = await got.json();
+    if (key !== page.job) return;
+    page.curves = curves;
+    showCurves();
+  } catch (error) {
+    setText(find("curves-notice"), `the curves cannot be shown: ${error.message}`);
   }
-  showCurves();
 }
 
 function showCurves() {
@@ -370,8 +377,6 @@ async function readOffers() {
   if (!got.ok) return;
   const offers = await got.json();
   page.actions = offers.actions;
-  find("curves-section").hidden = !offers.curves;
-  readCurves();
   show();
 }
 
@@ -434,6 +439,7 @@ function show() {
   showEvents(job, state.wall_seconds);
   showLedger(job);
   showActions(job);
+  find("curves-section").hidden = !job?.has_curves;
   find("drained").hidden = !state.is_drained;
   const refused = Object.entries(state.refusals).filter(([, count]) => count > 0).map(([cause, count]) => `${count} ${cause.replace("_", " ")}`);
   setText(find("refusals"), refused.length ? `Refused: ${refused.join(", ")}.` : "");
@@ -471,8 +477,10 @@ async function readEvents(body) {
       const over = page.state.program === "accel-agent" ? "the agent has ended" : "the job is over";
       connection(page.state.is_over ? over : "live", page.state.is_over ? "" : "live");
       show();
-      if (first || page.state.is_over) readLog();
-      if (page.state.is_over) readCurves();
+      if (first || page.state.is_over) {
+        readLog();
+        readCurves();
+      }
     }
   }
 }

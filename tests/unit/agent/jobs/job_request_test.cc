@@ -30,6 +30,7 @@ TEST(JobRequest, EveryFaultIsNamed) {
   v1::JobSpec job;
   job.set_job_id("../etc");
   job.set_cwd("relative");
+  job.set_tracking_dir("runs");
   job.set_min_nodes(3);
   job.set_max_nodes(2);
   job.mutable_stop()->set_signal(999);
@@ -40,6 +41,7 @@ TEST(JobRequest, EveryFaultIsNamed) {
   for (const char* part : {"job_id '../etc'",
                            "argv names no program",
                            "cwd 'relative'",
+                           "tracking_dir 'runs'",
                            "max_nodes 2 is below min_nodes 3",
                            "stop.signal 999",
                            "impossible variable"}) {
@@ -408,6 +410,7 @@ TEST(JobRequest, NoFieldIsIgnoredInSilence) {
                                        "hang",
                                        "affinity",
                                        "log",
+                                       "tracking_dir",
                                        "limits",
                                        "restart.max_restarts",
                                        "restart.backoff_initial",

@@ -47,7 +47,8 @@ class DashboardServerTest : public ::testing::Test {
                done({.text = "of " + question.job});
              },
          .read_curves =
-             [this](const auto& done) {
+             [this](const auto& job, const auto& done) {
+               curves_of_ = job;
                if (is_slow_) return void(late_ = done);
                done(to_json(curves_));
              },
@@ -119,6 +120,7 @@ class DashboardServerTest : public ::testing::Test {
   DashboardCurves curves_;
   bool is_slow_ = false;  // they are given when a test calls late_
   std::function<void(std::string)> late_;
+  std::string curves_of_;  // the job that was asked for last
   std::vector<DashboardAction> actions_;
   std::vector<std::function<void(LogTail)>> hung_;  // answers that are awaited
   std::unique_ptr<DashboardServer> server_;
@@ -241,7 +243,7 @@ TEST_F(DashboardServerTest, AnOperatorActsAndHearsWhatCameOfIt) {
   EXPECT_EQ(actions_[1].deed, DashboardDeed::kStacks);
   EXPECT_EQ(actions_[1].rank, 3);
   EXPECT_THAT(get("/api/offers", with_token(kOperatorToken)),
-              HasSubstr(R"({"actions":["stop","stacks"],"curves":true})"));
+              HasSubstr(R"({"actions":["stop","stacks"]})"));
 }
 
 TEST_F(DashboardServerTest, AKillIsAStopThatSaysSo) {
@@ -302,7 +304,7 @@ TEST_F(DashboardServerTest, AServerThatGoesWaitsForNoAnswer) {
 
 TEST_F(DashboardServerTest, AViewerReadsAlone) {
   serve();
-  EXPECT_THAT(get("/api/offers", with_token()), HasSubstr(R"({"actions":[],"curves":true})"));
+  EXPECT_THAT(get("/api/offers", with_token()), HasSubstr(R"({"actions":[]})"));
   EXPECT_THAT(get("/api/state", with_token()), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(post("/api/stop?job=a", with_token() + "Origin: http://localhost:1\r\n"),
               StartsWith("HTTP/1.1 403"));
@@ -343,9 +345,10 @@ TEST_F(DashboardServerTest, CurvesAreNumbersWithGaps) {
              .panels = {{.metric = "loss\x1b",
                          .curves = {{.run = "a", .points = {{1, 0.5}, {2, std::nan("")}}}}}}};
   EXPECT_THAT(
-      get("/api/curves", with_token()),
+      get("/api/curves?job=a%2Db", with_token()),
       HasSubstr(
           R"("panels":[{"curves":[{"points":[[1.0,0.5],[2.0,null]],"run":"a"}],"metric":"loss?"}])"));
+  EXPECT_EQ(curves_of_, "a-b");
   EXPECT_THAT(get("/api/curves", "Host: localhost\r\n"), StartsWith("HTTP/1.1 401"));
 }
 
