@@ -273,6 +273,12 @@ constexpr EnvVariable kVariables[] = {
      "`1`, or not set",
      "Measure where the time of steps goes; the report of accel-launch tells it of each rank: "
      "`docs/guides/profiling.md`."},
+    {"ACCEL_FSDP_RECOMPUTE_GRANULARITY",
+     "accel-launch with `--fsdp_recompute_granularity`, the user",
+     "libaccel",
+     "full, selective",
+     "What of a unit FSDP_ACTIVATION_CHECKPOINTING computes again; selective keeps results of "
+     "matrix products, convolutions and attention."},
     {"ACCEL_FSDP_MAX_LIVE_BYTES",
      "accel-launch with `--fsdp_max_live_bytes`, the user",
      "libaccel",

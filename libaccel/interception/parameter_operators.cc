@@ -111,26 +111,18 @@ void announce_all(OperatorRun& run, c10::ArrayRef<c10::IValue> values, bool is_w
   }
 }
 
+// Whether the handler of a scope has run it.
+bool ask_handler(const c10::OperatorHandle& op,
+                 c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
+  KernelHandler* const handler = kernel_handler();
+  return handler != nullptr && handler->run(op, keys_below(keys), stack);
+}
+
 void announce_and_go_on(const c10::OperatorHandle& op,
                         c10::DispatchKeySet keys,
                         torch::jit::Stack* stack) {
-  if (KernelHandler* const handler = kernel_handler()) {
-    handler->run(op, keys_below(keys), stack);
-    return;
-  }
-  const c10::FunctionSchema& schema = op.schema();
-  const std::uint64_t written = remembered_writes(schema);
-  const auto arguments = torch::jit::last(*stack, schema.arguments().size());
-  OperatorRun run(op.operator_name().name.c_str());
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const bool is_written = (written >> std::min(i, kMostArguments - 1) & 1) != 0;
-    const c10::IValue& argument = arguments[i];
-    if (argument.isList())
-      announce_all(run, argument.toListRef(), is_written);
-    else
-      announce(run, argument, is_written);
-  }
-  op.redispatchBoxed(keys_below(keys), stack);
+  if (!ask_handler(op, keys, stack)) run_kernel(op, keys_below(keys), stack);
 }
 
 // The same for the operators that training calls most, with their own types: boxing their arguments would be most of
@@ -152,19 +144,19 @@ struct Typed;
 template <typename Operator, typename Result, typename... Arguments>
 struct Typed<Operator, Result(Arguments...)> {
   static Result announce_and_go_on(c10::DispatchKeySet keys, Arguments... arguments) {
-    if (KernelHandler* const handler = kernel_handler())
-      return boxed(*handler, keys_below(keys), std::forward<Arguments>(arguments)...);
+    if (kernel_handler() != nullptr) {
+      static const c10::OperatorHandle op =
+          c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
+      torch::jit::Stack stack = c10::impl::boxArgs<Arguments...>(arguments...);
+      if (ask_handler(op, keys, &stack)) return result_of(stack, arguments...);
+    }
     OperatorRun run(Operator::name);
     (announce(run, arguments), ...);
     return Operator::redispatch(keys_below(keys), std::forward<Arguments>(arguments)...);
   }
 
  private:
-  static Result boxed(KernelHandler& handler, c10::DispatchKeySet keys, Arguments... arguments) {
-    static const c10::OperatorHandle op =
-        c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
-    torch::jit::Stack stack = c10::impl::boxArgs<Arguments...>(arguments...);
-    handler.run(op, keys, &stack);
+  static Result result_of(torch::jit::Stack& stack, Arguments... arguments) {
     if constexpr (std::is_reference_v<Result>)  // an operator in place: its first argument
       return std::get<0>(std::tie(arguments...));
     else
@@ -185,15 +177,18 @@ void register_typed(torch::Library& aten) {
 void refuse_operator(const c10::OperatorHandle& op,
                      c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
-  if (KernelHandler* const handler = kernel_handler()) {
-    handler->run(op, keys_below(keys), stack);
-    return;
-  }
+  if (ask_handler(op, keys, stack)) return;
   std::string name;
+  bool is_parameter = false;  // otherwise the thread has the key, for a scope
   for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (!argument.isTensor()) continue;
     const c10::TensorImpl& tensor = *argument.unsafeToTensorImpl();
+    is_parameter = is_parameter || tensor.key_set().has(kParameterKey);
     if (const ParameterStorage* const owner = owner_of(tensor)) name = owner->name_of(tensor);
+  }
+  if (!is_parameter) {
+    op.redispatchBoxed(keys_below(keys), stack);
+    return;
   }
   throw Error(ErrorCode::kUnsupported,
               op.operator_name().name + " on the parameter '" + name +
@@ -227,6 +222,22 @@ constexpr const char* kRefused[] = {
 };
 
 }  // namespace
+
+void run_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::uint64_t written = remembered_writes(schema);
+  const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+  OperatorRun run(op.operator_name().name.c_str());
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_written = (written >> std::min(i, kMostArguments - 1) & 1) != 0;
+    const c10::IValue& argument = arguments[i];
+    if (argument.isList())
+      announce_all(run, argument.toListRef(), is_written);
+    else
+      announce(run, argument, is_written);
+  }
+  op.redispatchBoxed(keys, stack);
+}
 
 // When the first parameter gets the key.
 void hook_operators_below_autograd() {

@@ -16,19 +16,10 @@
 namespace accel::interception {
 namespace {
 
-constexpr const char* kSameAgain =
-    "let the region do the same each time: no counters, clocks, or numbers of generators other "
-    "than "
-    "LibTorch's default ones";
-
 std::string tensor_text(c10::IntArrayRef sizes, at::ScalarType dtype, const c10::Device& device) {
   std::ostringstream text;
   text << sizes << " " << c10::toString(dtype) << " on " << device;
   return text.str();
-}
-
-std::uint32_t write_version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
 }
 
 // Of the tensor's bits, whatever its strides. 0: nothing to compare.
@@ -59,6 +50,10 @@ c10::weak_intrusive_ptr<c10::StorageImpl> weak_storage_of(const at::Tensor& tens
 }
 
 }  // namespace
+
+std::uint32_t write_version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
 
 // ---- of the forward ----
 

@@ -40,6 +40,14 @@ enum class Comparison {
   kValues,  // with their bits too, on a CPU: a pass over each. Not of bytes, which are room of libraries
 };
 
+// What to do about a region that does something else when it runs again.
+inline constexpr const char* kSameAgain =
+    "let the region do the same each time: no counters, clocks, or numbers of generators other "
+    "than LibTorch's default ones";
+
+// As autograd counts writes; tensors of inference mode have no count.
+[[nodiscard]] std::uint32_t write_version_of(const at::Tensor& tensor);
+
 class RecomputedTensors : public std::enable_shared_from_this<RecomputedTensors> {
  public:
   class Filling;

@@ -243,7 +243,7 @@ const ShapeKernels::Plan& ShapeKernels::plan_of(const c10::OperatorHandle& op) {
   return plan;
 }
 
-void ShapeKernels::run(const c10::OperatorHandle& op,
+bool ShapeKernels::run(const c10::OperatorHandle& op,
                        c10::DispatchKeySet keys,
                        torch::jit::Stack* stack) {
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
@@ -251,13 +251,13 @@ void ShapeKernels::run(const c10::OperatorHandle& op,
     if (!has_values(arguments)) refuse_to_plan(op, "reads what a tensor holds");
     const interception::NoKernelScope plain;
     op.callBoxed(stack);
-    return;
+    return true;
   }
   if (op.operator_name().name == "aten::equal") {
     const bool is_equal = is_same_memory(arguments[0].toTensor(), arguments[1].toTensor());
     drop_arguments(op, stack);
     stack->emplace_back(is_equal);
-    return;
+    return true;
   }
   const Plan& plan = plan_of(op);
   if (plan.flops != nullptr) flops_ += plan.flops(arguments);
@@ -269,25 +269,26 @@ void ShapeKernels::run(const c10::OperatorHandle& op,
       if (sized.scratch > 0) ledger_->use_for_a_moment(sized.scratch);
       drop_arguments(op, stack);
       for (c10::IValue& result : results) stack->push_back(std::move(result));
-      return;
+      break;
     }
     case Kind::kKernel:
       op.redispatchBoxed(keys, stack);
-      return;
+      break;
     case Kind::kInPlace:
       return_written(op, stack);
-      return;
+      break;
     case Kind::kResize: {
       const at::Tensor tensor = arguments[0].toTensor();
       resize(tensor, arguments[1].toIntVector());
       drop_arguments(op, stack);
       stack->emplace_back(tensor);
-      return;
+      break;
     }
     case Kind::kMeta:
       run_on_meta(op, stack);
-      return;
+      break;
   }
+  return true;
 }
 
 void ShapeKernels::run_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {

@@ -29,7 +29,7 @@ class ShapeKernels final : public interception::KernelHandler {
  public:
   explicit ShapeKernels(std::shared_ptr<MemoryLedger> ledger) : ledger_(std::move(ledger)) {}
 
-  void run(const c10::OperatorHandle& op,
+  bool run(const c10::OperatorHandle& op,
            c10::DispatchKeySet keys,
            torch::jit::Stack* stack) override;
 

@@ -76,6 +76,13 @@ constexpr Option kFsdpOptions[] = {
                       "false",
                       "Compute activations of each wrapped unit again in the backward pass. Needs "
                       "--fsdp_auto_wrap_policy. Default: false."),
+    kMakeFsdp.choice("fsdp_recompute_granularity",
+                     "full,selective",
+                     "ACCEL_FSDP_RECOMPUTE_GRANULARITY",
+                     "",
+                     "What of a unit --fsdp_activation_checkpointing computes again; selective "
+                     "keeps results of matrix products, convolutions and attention. Default: "
+                     "full."),
     kMakeFsdp.boolean(
         "fsdp_activation_checkpointing_offload",
         "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",

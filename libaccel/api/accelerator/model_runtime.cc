@@ -78,7 +78,8 @@ ForwardScope::ForwardScope(ModelRuntime& runtime) : runtime_(runtime) {
   if (runtime_.recomputed_units() != nullptr && at::GradMode::is_enabled()) {
     units_ = std::make_unique<recompute::UnitForward>(
         runtime_.recomputed_units(),
-        runtime_.has_run() ? recompute::Comparison::kShapes : recompute::Comparison::kValues);
+        runtime_.has_run() ? recompute::Comparison::kShapes : recompute::Comparison::kValues,
+        runtime_.kept_operators());
   }
 }
 

@@ -43,8 +43,13 @@ class ModelRuntime {
       const noexcept {
     return recomputed_units_;
   }
-  void recompute(recompute::UnitOfParameter units) {
+  // What these keep of them all the same.
+  [[nodiscard]] const std::optional<KeptOperators>& kept_operators() const noexcept {
+    return kept_operators_;
+  }
+  void recompute(recompute::UnitOfParameter units, std::optional<KeptOperators> keep) {
     recomputed_units_ = std::make_shared<const recompute::UnitOfParameter>(std::move(units));
+    kept_operators_ = std::move(keep);
   }
   // Of DiLoCo, while it lives; else nullptr.
   [[nodiscard]] LocalTraining* local_training() const noexcept { return local_training_; }
@@ -59,6 +64,7 @@ class ModelRuntime {
   bool is_for_evaluation_;
   bool has_run_ = false;
   std::shared_ptr<const recompute::UnitOfParameter> recomputed_units_;
+  std::optional<KeptOperators> kept_operators_;
   LocalTraining* local_training_ = nullptr;  // borrowed
 };
 

@@ -7,6 +7,7 @@
 
 #include <torch/nn/module.h>
 
+#include <accel/activation_checkpoint.h>
 #include <accel/env_contract.h>
 #include <accel/error.h>
 #include <accel/lomo.h>
@@ -124,6 +125,11 @@ recompute::UnitOfParameter recomputed_units(const torch::nn::Module& module,
   for (const auto& [parameter, group] : sharding::wrap_groups(module, settings))
     units.emplace(parameter, group == sharding::kRootGroup ? recompute::kNoUnit : group);
   return units;
+}
+
+std::optional<KeptOperators> kept_operators(const sharding::FsdpSettings& settings) {
+  if (settings.recompute_granularity == RecomputeGranularity::kFull) return std::nullopt;
+  return KeptOperators::compute_intensive();
 }
 
 // LibTorch differentiates whole blocks of a script, whose tensors no operator saves.
@@ -289,7 +295,7 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   models.push_back(std::make_shared<ModelRuntime>(
       module, std::move(sync), recipe, state.device().type(), asked.evaluation_mode));
   if (fsdp && fsdp->recomputes_activations && is_trained && !asked.evaluation_mode)
-    models.back()->recompute(recomputed_units(*module, *fsdp));
+    models.back()->recompute(recomputed_units(*module, *fsdp), kept_operators(*fsdp));
   return models.back();
 }
 

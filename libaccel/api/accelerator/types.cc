@@ -8,6 +8,7 @@
 #include <accel/custom_dtype.h>
 #include <accel/error.h>
 #include <accel/fp8_recipe.h>
+#include <accel/fsdp.h>
 #include <accel/state_dict_type.h>
 #include <accel/types.h>
 
@@ -165,6 +166,15 @@ struct Texts<AutoWrapPolicy> {
 };
 
 template <>
+struct Texts<RecomputeGranularity> {
+  static constexpr std::string_view kKind = "granularity of recomputation";
+  static constexpr EnumText<RecomputeGranularity> kRows[] = {
+      {RecomputeGranularity::kFull, "full"},
+      {RecomputeGranularity::kSelective, "selective"},
+  };
+};
+
+template <>
 struct Texts<LoggerType> {
   static constexpr std::string_view kKind = "tracker";
   static constexpr EnumText<LoggerType> kRows[] = {
@@ -287,6 +297,9 @@ template ACCEL_EXPORT BackwardPrefetch parse<BackwardPrefetch>(std::string_view)
 template ACCEL_EXPORT std::span<const EnumText<AutoWrapPolicy>>
 enum_texts<AutoWrapPolicy>() noexcept;
 template ACCEL_EXPORT AutoWrapPolicy parse<AutoWrapPolicy>(std::string_view);
+template ACCEL_EXPORT std::span<const EnumText<RecomputeGranularity>>
+enum_texts<RecomputeGranularity>() noexcept;
+template ACCEL_EXPORT RecomputeGranularity parse<RecomputeGranularity>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<DynamoBackend>> enum_texts<DynamoBackend>() noexcept;
 template ACCEL_EXPORT DynamoBackend parse<DynamoBackend>(std::string_view);
 template ACCEL_EXPORT std::span<const EnumText<SageMakerDistributedType>>

@@ -3,6 +3,7 @@
 
 #include "libaccel/engine/recompute/activation_region.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,7 +16,9 @@
 
 #include "libaccel/engine/recompute/autocast_cache.h"
 #include "libaccel/engine/recompute/generator_states.h"
+#include "libaccel/engine/recompute/kept_results.h"
 #include "libaccel/engine/recompute/outside_memory.h"
+#include "libaccel/interception/kernel_scope.h"
 #include "libaccel/interception/recomputed_tensors.h"
 #include "libaccel/interception/saved_tensors.h"
 #include "libaccel/interception/whole_operators.h"
@@ -76,6 +79,7 @@ struct RegionStart {
   at::ThreadLocalState thread_state;  // dispatch keys, autocast, grad mode
   GeneratorStates generators;
   OutsideMemory outside;
+  std::optional<KeptResults> kept;
 };
 
 void run_again(const RegionStart& start, RecomputedTensors::Filling& filling) {
@@ -88,6 +92,13 @@ void run_again(const RegionStart& start, RecomputedTensors::Filling& filling) {
   LaterRun later(start.outside);
   const interception::ThreadHandler handler(later);
   later.set_next(handler.outer());
+  std::optional<LaterKernels> kernels;
+  std::optional<interception::KernelScope> kernel_scope;
+  if (start.kept) {
+    kernels.emplace(*start.kept);
+    kernel_scope.emplace(*kernels);
+    kernels->set_next(kernel_scope->outer());
+  }
   filling.run([&] { start.work(inputs); });
 }
 
@@ -102,7 +113,7 @@ bool is_in_region() noexcept {
 namespace detail {
 
 struct ActivationRegion::Parts {
-  explicit Parts(std::shared_ptr<recompute::RegionStart> start)
+  explicit Parts(const std::shared_ptr<recompute::RegionStart>& start)
       : tensors(std::make_shared<interception::RecomputedTensors>(
             [start](interception::RecomputedTensors::Filling& filling) {
               recompute::run_again(*start, filling);
@@ -111,6 +122,10 @@ struct ActivationRegion::Parts {
         first(start->outside),
         handler(first) {
     first.set_next(handler.outer());
+    if (!start->kept) return;
+    kernels.emplace(*start->kept);
+    kernel_scope.emplace(*kernels);
+    kernels->set_next(kernel_scope->outer());
   }
 
   std::shared_ptr<interception::RecomputedTensors> tensors;
@@ -118,17 +133,22 @@ struct ActivationRegion::Parts {
   recompute::FirstRun first;
   interception::ThreadHandler handler;
   recompute::InRegion in_region;
+  std::optional<recompute::FirstKernels> kernels;
+  std::optional<interception::KernelScope> kernel_scope;
 };
 
 bool has_activations() {
   return at::GradMode::is_enabled();
 }
 
-ActivationRegion::ActivationRegion(const std::vector<at::Tensor>& inputs, RunAgain run_again) {
+ActivationRegion::ActivationRegion(const std::vector<at::Tensor>& inputs,
+                                   RunAgain run_again,
+                                   const ActivationCheckpointOptions& options) {
   auto start = std::make_shared<recompute::RegionStart>();
   for (const at::Tensor& input : inputs) start->inputs.emplace_back(input);
   start->work = std::move(run_again);
-  parts_ = std::make_unique<Parts>(std::move(start));
+  if (options.keep) start->kept.emplace(*options.keep);
+  parts_ = std::make_unique<Parts>(start);
 }
 
 ActivationRegion::~ActivationRegion() = default;

@@ -1,12 +1,22 @@
 #include "libaccel/engine/recompute/generator_states.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include <ATen/Context.h>
+#include <ATen/core/enum_tag.h>
 
 #include "libaccel/interception/whole_operators.h"
 
 namespace accel::recompute {
+
+bool draws(const c10::OperatorHandle& op) {
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) return true;
+  const auto& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    return argument.name() == "generator";
+  });
+}
 
 GeneratorStates::GeneratorStates() {
   // A state is a tensor: its operators are not the program's.

@@ -9,8 +9,12 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 namespace accel::recompute {
+
+// Whether the operator draws from a generator.
+[[nodiscard]] bool draws(const c10::OperatorHandle& op);
 
 class GeneratorStates {
  public:

@@ -8,14 +8,27 @@ namespace accel::recompute {
 
 using interception::TensorPlace;
 
-UnitForward::UnitForward(std::shared_ptr<const UnitOfParameter> units, Comparison comparison)
+UnitForward::UnitForward(std::shared_ptr<const UnitOfParameter> units,
+                         Comparison comparison,
+                         std::optional<KeptOperators> keep)
     : units_(std::move(units)),
       comparison_(comparison),
+      keep_(std::move(keep)),
       saved_([this] {
         auto* const tensors = part_ == nullptr ? nullptr : part_->saved_now();
         return tensors == nullptr ? nullptr : tensors->make_hooks();
       }),
-      handler_(*this) {}
+      handler_(*this) {
+  if (keep_) kernels_.emplace(*this);
+}
+
+bool UnitForward::Kernels::run(const c10::OperatorHandle& op,
+                               c10::DispatchKeySet keys,
+                               torch::jit::Stack* stack) {
+  KeptResults* const kept = forward_.part_ == nullptr ? nullptr : forward_.part_->kept_now();
+  if (kept != nullptr) return kept->keep(op, keys, stack, scope_.outer());
+  return scope_.outer() != nullptr && scope_.outer()->run(op, keys, stack);
+}
 
 void UnitForward::begin_part_of(c10::ArrayRef<c10::IValue> arguments) {
   const int* unit = nullptr;
@@ -26,7 +39,8 @@ void UnitForward::begin_part_of(c10::ArrayRef<c10::IValue> arguments) {
   });
   if (unit == nullptr || *unit == unit_) return;
   unit_ = *unit;
-  part_ = unit_ == kNoUnit ? nullptr : std::make_unique<UnitRecorder>(comparison_);
+  part_ = unit_ == kNoUnit ? nullptr
+                           : std::make_unique<UnitRecorder>(comparison_, keep_ ? &*keep_ : nullptr);
 }
 
 // What a part holds may be written to by operators behind it.

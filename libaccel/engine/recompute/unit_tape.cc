@@ -1,12 +1,10 @@
 #include "libaccel/engine/recompute/unit_tape.h"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 
@@ -18,19 +16,6 @@ namespace accel::recompute {
 namespace {
 
 using interception::TensorPlace;
-
-bool draws(const c10::OperatorHandle& op) {
-  if (op.hasTag(at::Tag::nondeterministic_seeded)) return true;
-  const auto& arguments = op.schema().arguments();
-  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
-    return argument.name() == "generator";
-  });
-}
-
-// As autograd counts; tensors of inference mode have no count.
-std::int64_t write_count_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
-}
 
 // Whether its tensors may be filled by code that takes their addresses.
 bool makes_room(const c10::OperatorHandle& op, bool has_tensors) {
@@ -65,6 +50,11 @@ class UnitTape::Run {
         held_(tape.held_.size()),
         values_(tape.num_values_),
         last_reads_(tape.num_values_) {
+    if (tape.kept_) {
+      kernels_.emplace(*tape.kept_);
+      kernel_scope_.emplace(*kernels_);
+      kernels_->set_next(kernel_scope_->outer());
+    }
     for (std::size_t call = 0; call < tape.calls_.size(); ++call) {
       for (const Read& read : tape.calls_[call].reads) {
         if (!read.is_held) last_reads_[read.index] = call;
@@ -84,6 +74,7 @@ class UnitTape::Run {
       thread_.emplace(conditions_->state);
     }
     if (call.generators) call.generators->restore();
+    if (kernels_) kernels_->seek(call.first_kept);
     filling.begin_operator(call.first_slot, call.num_slots);
     call.op.callBoxed(stack);
     filling.end_operator(call.op.operator_name().name);
@@ -103,13 +94,13 @@ class UnitTape::Run {
     const Held& held = tape_.held_[index];
     own = copies_.in_place_of(held.tensor);
     if (!own.defined()) {
-      if (write_count_of(held.tensor) != held.version) {
+      if (interception::write_version_of(held.tensor) != held.version) {
         throw Error(
             ErrorCode::kInvalidArgument,
             "a tensor that a unit reads whose activations are computed again was changed "
             "in place since its forward: it was at version " +
                 std::to_string(held.version) + ", and is at version " +
-                std::to_string(write_count_of(held.tensor)),
+                std::to_string(interception::write_version_of(held.tensor)),
             "write to inputs and weights after the backward, as optimizer.step() behind it");
       }
       if (held.role == GraphRole::kLeaf) return own = held.tensor;
@@ -132,6 +123,8 @@ class UnitTape::Run {
   std::vector<at::Tensor> held_;
   std::vector<at::Tensor> values_;
   std::vector<std::size_t> last_reads_;  // by value: the last call that reads it
+  std::optional<LaterKernels> kernels_;
+  std::optional<interception::KernelScope> kernel_scope_;
   std::shared_ptr<const ThreadConditions> conditions_;
   std::optional<at::ThreadLocalStateGuard> thread_;
 };
@@ -147,12 +140,14 @@ void UnitTape::run_again(interception::RecomputedTensors::Filling& filling) cons
 
 // ---- recording ----
 
-UnitRecorder::UnitRecorder(interception::Comparison comparison)
+UnitRecorder::UnitRecorder(interception::Comparison comparison, const KeptOperators* keep)
     : tensors_(std::make_shared<interception::RecomputedTensors>(
           [tape = tape_](interception::RecomputedTensors::Filling& filling) {
             tape->run_again(filling);
           },
-          comparison)) {}
+          comparison)) {
+  if (keep != nullptr) tape_->kept_.emplace(*keep);
+}
 
 std::vector<const c10::StorageImpl*> UnitRecorder::take_newly_held() {
   return std::exchange(newly_held_, {});
@@ -179,8 +174,9 @@ UnitTape::Read UnitRecorder::read_of(const TensorPlace& place, const at::Tensor&
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
   if (found != known_.end()) return {place, found->second.is_held, found->second.index, role};
   const std::size_t index = tape_->held_.size();
-  tape_->held_.push_back(
-      {role == GraphRole::kLeaf ? tensor : tensor.detach(), role, write_count_of(tensor)});
+  tape_->held_.push_back({role == GraphRole::kLeaf ? tensor : tensor.detach(),
+                          role,
+                          interception::write_version_of(tensor)});
   known_.emplace(tensor.unsafeGetTensorImpl(),
                  Known{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
                        /*is_held=*/true,
@@ -194,7 +190,7 @@ void UnitRecorder::run(const c10::OperatorHandle& op,
                        interception::OperatorHandler* next) {
   const auto given = torch::jit::last(*stack, op.schema().arguments().size());
   const std::vector<c10::IValue> before(given.begin(), given.end());
-  UnitTape::Call call{op, interception::with_own_lists(before), {}, {}, 0, 0, conditions(), {}};
+  UnitTape::Call call{op, interception::with_own_lists(before), {}, {}, 0, 0, 0, conditions(), {}};
   bool has_writes = false;
   bool has_tensors = false;
   std::vector<UnitTape::Read> reads;
@@ -209,6 +205,7 @@ void UnitRecorder::run(const c10::OperatorHandle& op,
   call.reads = std::move(reads);
   if (draws(op)) call.generators.emplace();
   call.first_slot = tensors_->num_slots();
+  if (tape_->kept_) call.first_kept = tape_->kept_->size();
   {
     struct InOperator {
       bool& is_in;

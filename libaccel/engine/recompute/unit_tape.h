@@ -28,6 +28,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "libaccel/engine/recompute/generator_states.h"
+#include "libaccel/engine/recompute/kept_results.h"
 #include "libaccel/engine/recompute/outside_memory.h"
 #include "libaccel/interception/recomputed_tensors.h"
 #include "libaccel/interception/stack_tensors.h"
@@ -62,7 +63,7 @@ class UnitTape {
   struct Held {
     at::Tensor tensor;  // leads to no graph
     GraphRole role;
-    std::int64_t version;
+    std::uint32_t version;
   };
   struct Read {
     interception::TensorPlace place;
@@ -82,6 +83,7 @@ class UnitTape {
     std::vector<Result> results;
     std::size_t first_slot;
     std::size_t num_slots;
+    std::size_t first_kept;  // of the results that it finds kept
     std::shared_ptr<const ThreadConditions> conditions;
     std::optional<GeneratorStates> generators;
   };
@@ -90,12 +92,14 @@ class UnitTape {
   std::vector<Held> held_;
   std::size_t num_values_ = 0;
   OutsideMemory outside_;
+  std::optional<KeptResults> kept_;
 };
 
 // Writes a tape while a unit runs.
 class UnitRecorder {
  public:
-  explicit UnitRecorder(interception::Comparison comparison);
+  // keep: nullptr: nothing.
+  UnitRecorder(interception::Comparison comparison, const KeptOperators* keep);
 
   // Whether it can run again: false for an operator on a tensor that shares memory with a value and was made by no operator.
   [[nodiscard]] bool can_record(c10::ArrayRef<c10::IValue> arguments) const;
@@ -107,6 +111,10 @@ class UnitRecorder {
   // Whose slots autograd saves to now; nullptr: nobody runs an operator of the unit.
   [[nodiscard]] interception::RecomputedTensors* saved_now() const noexcept {
     return is_in_operator_ ? tensors_.get() : nullptr;
+  }
+  // Whose operators run below autograd now; nullptr: nobody's, or nothing is kept.
+  [[nodiscard]] KeptResults* kept_now() const noexcept {
+    return is_in_operator_ && tape_->kept_ ? &*tape_->kept_ : nullptr;
   }
   [[nodiscard]] const std::shared_ptr<UnitTape>& tape() const noexcept { return tape_; }
   // Storages that the tape holds, since the last call.

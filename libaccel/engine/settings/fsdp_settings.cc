@@ -144,6 +144,18 @@ void set_recomputation(FsdpSettings& settings,
       plugin.activation_checkpointing
           ? *plugin.activation_checkpointing
           : flag_of(env, "FSDP_ACTIVATION_CHECKPOINTING").value_or(false);
+  settings.recompute_granularity =
+      plugin.recompute_granularity
+          ? *plugin.recompute_granularity
+          : choice_of<RecomputeGranularity>(env, "ACCEL_FSDP_RECOMPUTE_GRANULARITY")
+                .value_or(RecomputeGranularity::kFull);
+  if (settings.recompute_granularity == RecomputeGranularity::kSelective &&
+      !settings.recomputes_activations) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "recompute_granularity (ACCEL_FSDP_RECOMPUTE_GRANULARITY) is 'selective', and "
+                "nothing is computed again",
+                "set activation_checkpointing (FSDP_ACTIVATION_CHECKPOINTING), or leave it out");
+  }
   if (!settings.recomputes_activations || settings.wrap != AutoWrapPolicy::kNoWrap) return;
   throw Error(ErrorCode::kInvalidArgument,
               "activation_checkpointing (FSDP_ACTIVATION_CHECKPOINTING) computes units again, and "

@@ -34,7 +34,8 @@ struct FsdpSettings {
   bool sync_module_states = true;
   bool cpu_ram_efficient_loading = false;
   bool shard_by_tensor = false;
-  bool recomputes_activations = false;      // of units; then wrap is not kNoWrap
+  bool recomputes_activations = false;  // of units; then wrap is not kNoWrap
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::kFull;
   bool keeps_whole_gradients = false;       // ZeRO-1
   PagingLimits paging;                      // of FULL_SHARD over several nodes
   std::optional<double> gradient_clipping;  // what steps clip by; above 0

@@ -41,6 +41,9 @@ struct MixedPrecisionPolicy {
   bool cast_forward_inputs = true;
 };
 
+// What of a region is computed again in the backward; recompute_granularity of Megatron-LM.
+enum class RecomputeGranularity { kFull, kSelective };
+
 struct FullyShardedDataParallelPlugin {
   std::optional<int> fsdp_version;  // FSDP_VERSION, else 1
 
@@ -107,6 +110,10 @@ struct FullyShardedDataParallelPlugin {
   // auto_wrap_policy, which says what a unit is. docs/guides/activations.md has what counts as a unit's computation, and limits.
   // FSDP_ACTIVATION_CHECKPOINTING, else false.
   std::optional<bool> activation_checkpointing;
+  // With activation_checkpointing: what of a unit is computed again. kSelective keeps the results of matrix products, convolutions
+  // and attention (KeptOperators::compute_intensive() of accel/activation_checkpoint.h): more memory than kFull and hardly
+  // more time than without. ACCEL_FSDP_RECOMPUTE_GRANULARITY ("full", "selective"), else kFull.
+  std::optional<RecomputeGranularity> recompute_granularity;
 };
 
 }  // namespace accel

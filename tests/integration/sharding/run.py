@@ -72,6 +72,10 @@ class Sharding(unittest.TestCase):
         recomputed = self.losses("--max_steps", "4", name="recomputed",
                                  flags=(*flags, "GptBlock", "--fsdp_activation_checkpointing", "true"))
         self.assertEqual(recomputed, divided)
+        selective = self.losses("--max_steps", "4", name="selective",
+                                flags=(*flags, "GptBlock", "--fsdp_activation_checkpointing", "true",
+                                       "--fsdp_recompute_granularity", "selective"))
+        self.assertEqual(selective, divided)
         done = self.run_example(name="no_units", flags=(*flags[:3], "--fsdp_activation_checkpointing", "true"))
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("without an auto_wrap_policy", done.stderr)

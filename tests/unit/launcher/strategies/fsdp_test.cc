@@ -111,6 +111,13 @@ TEST_F(FsdpTest, TheBytesOfLiveUnitsAreHandedOnAsTheyWereSaid) {
   EXPECT_THAT(refused(words("many")).message(), HasSubstr("fsdp_max_live_bytes is 'many'"));
 }
 
+TEST_F(FsdpTest, TheGranularityOfRecomputationIsHandedOn) {
+  EXPECT_THAT(
+      plan({"--use_fsdp", "--num_processes", "2", "--fsdp_recompute_granularity", "selective"})
+          .spec.env,
+      Contains(Pair("ACCEL_FSDP_RECOMPUTE_GRANULARITY", "selective")));
+}
+
 TEST_F(FsdpTest, AnOlderNameOfAKeyStillHolds) {
   const LaunchPlan result =
       plan(file("distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n"

@@ -423,6 +423,29 @@ TEST(ActivationCheckpoint, BlocksOfTheGuideRunAgain) {
   }
 }
 
+TEST(ActivationCheckpoint, OperatorsOfTheGuideAreKept) {
+  int num_runs = 0;
+  const auto function = [&num_runs](const torch::Tensor& h) {
+    ++num_runs;
+    return h.mm(h).tanh();
+  };
+  const torch::Tensor input = at::randn({3, 3}).requires_grad_();
+  torch::Tensor x = input;
+  // clang-format off
+  x = accel::checkpoint_activations({.keep = accel::KeptOperators::compute_intensive()}, function, x);
+
+  static const accel::KeptOperators products({"aten::mm", "aten::addmm", "aten::max.dim"});
+  x = accel::checkpoint_activations({.keep = products}, function, x);
+  // clang-format on
+  x.sum().backward();
+
+  EXPECT_EQ(num_runs, 4);
+  const at::Tensor plain = input.detach().clone().requires_grad_();
+  const at::Tensor once = plain.mm(plain).tanh();
+  once.mm(once).tanh().sum().backward();
+  EXPECT_TRUE(input.grad().equal(plain.grad()));
+}
+
 // ---- refusals ----
 
 TEST(ActivationCheckpointRefuses, ARegionThatSavesAnotherShape) {

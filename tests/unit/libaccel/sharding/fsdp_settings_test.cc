@@ -165,6 +165,21 @@ TEST(FsdpSettings, ReadsWhetherUnitsAreComputedAgain) {
   EXPECT_THAT(error.remedy(), HasSubstr("TRANSFORMER_BASED_WRAP"));
 }
 
+TEST(FsdpSettings, TakeTheGranularityOfRecomputation) {
+  const auto asked = env({{"FSDP_ACTIVATION_CHECKPOINTING", "true"},
+                          {"ACCEL_FSDP_RECOMPUTE_GRANULARITY", "selective"},
+                          {"FSDP_AUTO_WRAP_POLICY", "SIZE_BASED_WRAP"},
+                          {"FSDP_MIN_NUM_PARAMS", "1000"}});
+  EXPECT_EQ(resolve({}, asked).recompute_granularity, RecomputeGranularity::kSelective);
+  EXPECT_EQ(
+      resolve({.recompute_granularity = RecomputeGranularity::kFull}, asked).recompute_granularity,
+      RecomputeGranularity::kFull);
+
+  const Error error = error_of({.recompute_granularity = RecomputeGranularity::kSelective});
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.remedy(), HasSubstr("set activation_checkpointing"));
+}
+
 TEST(FsdpSettings, SaysWhichOptionsChangeNothing) {
   EXPECT_THAT(resolve({}, env({{"FSDP_USE_ORIG_PARAMS", "false"}})).notices,
               ElementsAre(HasSubstr("FSDP_USE_ORIG_PARAMS) false has no effect")));

@@ -22,6 +22,7 @@
 #include <accel/activation_checkpoint.h>
 #include <accel/random.h>
 
+#include "libaccel/interception/kernel_scope.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_group.h"
 
@@ -89,9 +90,19 @@ FullyShardedDataParallelPlugin by_blocks(bool recomputes,
           .activation_checkpointing = recomputes};
 }
 
+// Counts products, below autograd.
+struct Products final : interception::KernelHandler {
+  bool run(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) override {
+    count += static_cast<std::int64_t>(op.operator_name().name == "aten::addmm");
+    return false;
+  }
+  std::int64_t count = 0;
+};
+
 struct Trained {
   std::vector<at::Tensor> tensors;  // losses, parameters, buffers, numbers drawn at the end
   std::int64_t num_live = 0;        // activations, between a forward and its backward
+  std::int64_t num_products = 0;    // of a layer with a bias
 };
 
 Trained trained(AcceleratorOptions options, FullyShardedDataParallelPlugin plugin) {
@@ -106,6 +117,8 @@ Trained trained(AcceleratorOptions options, FullyShardedDataParallelPlugin plugi
           net->parameters(), torch::optim::AdamWOptions(0.01))));
   set_seed(5 + static_cast<std::uint64_t>(accelerator.process_index()));
   Trained result;
+  Products products;
+  const interception::KernelScope scope(products);
   for (int step = 0; step < 6; ++step) {
     auto accumulating = accelerator.accumulate(model);
     const at::Tensor loss = model(at::randn({4, 6})).square().mean();
@@ -116,6 +129,7 @@ Trained trained(AcceleratorOptions options, FullyShardedDataParallelPlugin plugi
     optimizer.zero_grad();
     result.tensors.push_back(loss.detach());
   }
+  result.num_products = products.count;
   for (const at::Tensor& parameter : net->parameters())
     result.tensors.push_back(parameter.detach().clone());
   for (const at::Tensor& buffer : net->buffers()) result.tensors.push_back(buffer.clone());
@@ -123,13 +137,17 @@ Trained trained(AcceleratorOptions options, FullyShardedDataParallelPlugin plugi
   return result;
 }
 
+void expect_same_tensors(const Trained& kept, const Trained& recomputed) {
+  ASSERT_EQ(kept.tensors.size(), recomputed.tensors.size());
+  for (std::size_t i = 0; i < kept.tensors.size(); ++i)
+    EXPECT_TRUE(kept.tensors[i].equal(recomputed.tensors[i])) << i;
+}
+
 void expect_same_training(const AcceleratorOptions& options = {},
                           ShardingStrategy strategy = ShardingStrategy::kFullShard) {
   const Trained kept = trained(options, by_blocks(false, strategy));
   const Trained recomputed = trained(options, by_blocks(true, strategy));
-  ASSERT_EQ(kept.tensors.size(), recomputed.tensors.size());
-  for (std::size_t i = 0; i < kept.tensors.size(); ++i)
-    EXPECT_TRUE(kept.tensors[i].equal(recomputed.tensors[i])) << i;
+  expect_same_tensors(kept, recomputed);
   EXPECT_EQ(kept.num_live, 3);
   EXPECT_EQ(recomputed.num_live, 0);
 }
@@ -163,6 +181,29 @@ TEST(RecomputedUnits, AreAskedForByTheVariable) {
     plugin.activation_checkpointing.reset();
     EXPECT_EQ(trained({}, plugin).num_live, 0);
     ::unsetenv("FSDP_ACTIVATION_CHECKPOINTING");
+  });
+}
+
+TEST(RecomputedUnits, WhoseProductsAreKeptTrainToTheSameBits) {
+  test::run_ranks(2, [] {
+    for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kNoShard}) {
+      FullyShardedDataParallelPlugin plugin = by_blocks(true, strategy);
+      plugin.recompute_granularity = RecomputeGranularity::kSelective;
+      expect_same_tensors(trained({}, by_blocks(false, strategy)), trained({}, plugin));
+    }
+  });
+}
+
+TEST(RecomputedUnits, KeepProductsWhereTheVariableAsksForIt) {
+  test::run_ranks(1, [] {
+    FullyShardedDataParallelPlugin plugin = by_blocks(true);
+    const std::int64_t full = trained({}, plugin).num_products;
+    ::setenv("ACCEL_FSDP_RECOMPUTE_GRANULARITY", "selective", 1);
+    const std::int64_t selective = trained({}, plugin).num_products;
+    ::unsetenv("ACCEL_FSDP_RECOMPUTE_GRANULARITY");
+
+    EXPECT_EQ(selective, trained({}, by_blocks(false)).num_products);
+    EXPECT_GT(full, selective);
   });
 }
 
