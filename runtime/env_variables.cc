@@ -321,7 +321,9 @@ constexpr EnvVariable kVariables[] = {
      "accel-launch, the user",
      "libaccel, accelerate",
      "true/false",
-     "libaccel refuses true."},
+     "Needs FSDP_ACTIVATION_CHECKPOINTING and version 2; on a CPU true changes nothing, and "
+     "libaccel "
+     "says so."},
     {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",
      "accel-launch",
      "accelerate",

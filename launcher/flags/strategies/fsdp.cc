@@ -87,8 +87,8 @@ constexpr Option kFsdpOptions[] = {
         "fsdp_activation_checkpointing_offload",
         "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
         "false",
-        "Keep checkpointed activations in the memory of the CPU. Programs of libaccel "
-        "refuse true. Default: false."),
+        "Keep checkpointed activations in the memory of the CPU; programs of libaccel "
+        "have them there always. Default: false."),
     kMakeFsdp.text("fsdp_ignored_modules",
                    "REGEX",
                    "FSDP_IGNORED_MODULES",

@@ -62,10 +62,6 @@ at::Tensor flat_part(const at::Tensor& tensor, std::int64_t begin, std::int64_t 
   return tensor.detach().as_strided({numel}, {1}, tensor.storage_offset() + begin);
 }
 
-StateRange mapped_range(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
 // Reads ahead of the step and writes behind it.
 class Pipeline {
  public:
@@ -217,7 +213,7 @@ DiskStep::DiskStep(Optimizer& optimizer,
     : optimizer_(optimizer),
       traits_(checked_traits(optimizer)),
       buffers_(buffers),
-      file_(std::move(folder), file_system) {
+      file_(std::move(folder), {}, file_system) {
   if (buffers.num_buffers >= 2 && buffers.bucket_bytes > 0) return;
   throw Error(ErrorCode::kInvalidArgument,
               "an optimizer on disk has " + std::to_string(buffers.num_buffers) + " buffers of " +

@@ -22,7 +22,7 @@
 namespace accel {
 namespace {
 
-UniqueFd nameless_file(const std::filesystem::path& folder) {
+UniqueFd nameless_file(const std::filesystem::path& folder, const StateFileContent& content) {
   UniqueFd file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!file && (errno == EOPNOTSUPP || errno == EISDIR)) {  // a file system that has none
     std::string name = (folder / "accel-state-XXXXXX").string();
@@ -30,24 +30,15 @@ UniqueFd nameless_file(const std::filesystem::path& folder) {
     if (file) (void)::unlink(name.c_str());
   }
   if (file) return file;
-  throw Error(
-      ErrorCode::kFileIo,
-      "cannot keep the optimizer's state in '" + folder.string() + "': " + errno_text(errno),
-      "name a folder that exists and can be written to in offload_optimizer_nvme_path");
+  throw Error(ErrorCode::kFileIo,
+              "cannot keep " + content.name + " in '" + folder.string() + "': " + errno_text(errno),
+              "name a folder that exists and can be written to in " + content.folder_option);
 }
 
 // sync_file_range() of an overlay looks at pages that the files below it do not use.
 bool is_overlay(int file) {
   struct statfs status {};
   return ::fstatfs(file, &status) == 0 && status.f_type == OVERLAYFS_SUPER_MAGIC;
-}
-
-[[noreturn]] void fail(const char* what, const std::filesystem::path& folder, int error_number) {
-  const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
-  throw Error(is_full ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
-              std::string("cannot ") + what + " the optimizer's state in " + folder.string() +
-                  " on " + checkpoint::device_text(folder) + ": " + errno_text(error_number),
-              "begin again from the last checkpoint, with another offload_optimizer_nvme_path");
 }
 
 // Whole pages, at both ends.
@@ -74,8 +65,7 @@ struct StateFile::Extent {
                                 static_cast<off_t>(file_offset));
     if (mapped == MAP_FAILED) {
       throw Error(ErrorCode::kOutOfMemory,
-                  "cannot map " + std::to_string(bytes) +
-                      " bytes of the optimizer's state: " + errno_text(errno));
+                  "cannot map " + std::to_string(bytes) + " bytes of a file: " + errno_text(errno));
     }
     begin = static_cast<std::byte*>(mapped);
   }
@@ -93,11 +83,22 @@ struct StateFile::Extent {
   std::byte* begin = nullptr;
 };
 
-StateFile::StateFile(std::filesystem::path folder, checkpoint::FileSystem& file_system)
+StateFile::StateFile(std::filesystem::path folder,
+                     StateFileContent content,
+                     checkpoint::FileSystem& file_system)
     : folder_(std::move(folder)),
+      content_(std::move(content)),
       file_system_(file_system),
-      file_(std::make_shared<const UniqueFd>(nameless_file(folder_))),
+      file_(std::make_shared<const UniqueFd>(nameless_file(folder_, content_))),
       needs_sync_(is_overlay(file_->get())) {}
+
+void StateFile::fail(const char* what, int error_number) const {
+  const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
+  throw Error(is_full ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
+              std::string("cannot ") + what + " " + content_.name + " in " + folder_.string() +
+                  " on " + checkpoint::device_text(folder_) + ": " + errno_text(error_number),
+              "begin again from the last checkpoint, with another " + content_.folder_option);
+}
 
 std::vector<at::Tensor> StateFile::make(std::span<const at::Tensor> like) {
   std::size_t wanted = 0;
@@ -135,13 +136,13 @@ std::vector<at::Tensor> StateFile::make(std::span<const at::Tensor> like) {
 
 void StateFile::reserve(std::size_t bytes) const {
   try {
-    file_system_.reserve(file_->get(), bytes, folder_ / "the optimizer's state");
+    file_system_.reserve(file_->get(), bytes, folder_ / content_.name);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDiskFull) throw;
     throw Error(ErrorCode::kDiskFull,
                 error.message(),
-                "make room, name a folder of a larger disk in offload_optimizer_nvme_path, or "
-                "divide the state over more ranks");
+                "make room, name a folder of a larger disk in " + content_.folder_option +
+                    ", or divide the work over more ranks");
   }
 }
 
@@ -153,7 +154,7 @@ const StateFile::Extent& StateFile::extent_of(const StateRange& range) const {
   const auto found =
       std::ranges::find_if(extents_, [&](const auto& extent) { return extent->contains(range); });
   if (found != extents_.end()) return **found;
-  throw Error(ErrorCode::kInternal, "a range of optimizer state lies in no file");
+  throw Error(ErrorCode::kInternal, "a range of " + content_.name + " lies in no file");
 }
 
 void StateFile::fetch(const StateRange& range) const {
@@ -168,7 +169,7 @@ void StateFile::fetch(const StateRange& range) const {
   while (::madvise(pages.begin, pages.bytes, MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
     if (errno == EINVAL) return;  // a kernel before 5.14: pages come as they are used
-    fail("read", folder_, errno == EFAULT ? EIO : errno);
+    fail("read", errno == EFAULT ? EIO : errno);
   }
 }
 
@@ -179,7 +180,7 @@ void StateFile::store(const StateRange& range) const {
   const off_t offset = static_cast<off_t>(extent.file_offset) + (pages.begin - extent.begin);
   const auto length = static_cast<off_t>(pages.bytes);
   // The file's pages keep what was written; the mapping lets go of them.
-  if (::madvise(pages.begin, pages.bytes, MADV_DONTNEED) != 0) fail("write", folder_, errno);
+  if (::madvise(pages.begin, pages.bytes, MADV_DONTNEED) != 0) fail("write", errno);
   const int written = needs_sync_
                           ? ::msync(pages.begin, pages.bytes, MS_SYNC)
                           : ::sync_file_range(file_->get(),
@@ -187,7 +188,7 @@ void StateFile::store(const StateRange& range) const {
                                               length,
                                               SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                                                   SYNC_FILE_RANGE_WAIT_AFTER);
-  if (written != 0) fail("write", folder_, errno);
+  if (written != 0) fail("write", errno);
   // The kernel keeps pages together, up to a huge page, and drops none of those that a range cuts.
   constexpr auto kAround = static_cast<off_t>(kHugePage);
   const off_t from = std::max<off_t>(0, offset - kAround);
@@ -198,7 +199,7 @@ std::size_t StateFile::resident_bytes() const {
   std::size_t resident = 0;
   for (const auto& extent : extents_) {
     std::vector<unsigned char> pages(extent->bytes / page_bytes());
-    if (::mincore(extent->begin, extent->bytes, pages.data()) != 0) fail("look at", folder_, errno);
+    if (::mincore(extent->begin, extent->bytes, pages.data()) != 0) fail("look at", errno);
     resident += static_cast<std::size_t>(std::ranges::count_if(
                     pages, [](unsigned char page) { return (page & 1U) != 0; })) *
                 page_bytes();

@@ -1,4 +1,5 @@
-// StateFile: tensors whose values lie in a file without a name, for the states of an optimizer that do not fit into memory.
+// StateFile: tensors whose values lie in a file without a name, for the states of an optimizer, and for activations, that do not fit
+// into memory.
 //
 // The file is gone when the last of its tensors is. Each tensor is a part of a shared mapping of the file, so whoever reads or
 // writes it does not know. What was touched stays in memory until store() sends it away.
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +29,22 @@ struct StateRange {
   std::size_t bytes = 0;
 };
 
+// Of a tensor that lies in one, and is dense.
+[[nodiscard]] inline StateRange mapped_range(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+// What lies in the file, for errors.
+struct StateFileContent {
+  std::string name = "the optimizer's state";
+  std::string folder_option = "offload_optimizer_nvme_path";
+};
+
 class StateFile {
  public:
   // Throws kFileIo for a folder in which no file can be made.
   explicit StateFile(std::filesystem::path folder,
+                     StateFileContent content = {},
                      checkpoint::FileSystem& file_system = checkpoint::real_file_system());
 
   // A tensor like each of these, of the same shape and strides, that is zero. They lie in this order, each from a multiple of 64
@@ -51,10 +65,12 @@ class StateFile {
 
  private:
   void reserve(std::size_t bytes) const;
+  [[noreturn]] void fail(const char* what, int error_number) const;
   struct Extent;  // what one make() has mapped
   [[nodiscard]] const Extent& extent_of(const StateRange& range) const;
 
   std::filesystem::path folder_;
+  StateFileContent content_;
   checkpoint::FileSystem& file_system_;
   std::shared_ptr<const UniqueFd> file_;
   std::size_t bytes_ = 0;

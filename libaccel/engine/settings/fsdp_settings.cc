@@ -132,18 +132,30 @@ void set_state_dict(FsdpSettings& settings,
   settings.optim_state_dict = plugin.optim_state_dict_config.value_or(StateDictConfig{});
 }
 
+// With the conditions of the peer.
+void set_offload_of_activations(FsdpSettings& settings, const EnvLookup& env) {
+  constexpr const char* kVariable = "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD";
+  if (!flag_of(env, kVariable).value_or(false)) return;
+  if (!settings.recomputes_activations || settings.version != 2) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(kVariable) +
+                    " is true, which needs activation_checkpointing and version 2 of FSDP",
+                "set FSDP_ACTIVATION_CHECKPOINTING and FSDP_VERSION=2, or leave it out");
+  }
+  settings.notices.push_back(std::string(kVariable) +
+                             " true changes nothing: models train on the CPU, so the inputs of "
+                             "units are in host memory already; SaveOnDisk "
+                             "(accel/save_on_disk.h) has activations on a disk");
+}
+
 void set_recomputation(FsdpSettings& settings,
                        const FullyShardedDataParallelPlugin& plugin,
                        const EnvLookup& env) {
-  if (flag_of(env, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD").value_or(false)) {
-    throw Error(ErrorCode::kUnsupported,
-                "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD is not part of this build yet",
-                "leave it out");
-  }
   settings.recomputes_activations =
       plugin.activation_checkpointing
           ? *plugin.activation_checkpointing
           : flag_of(env, "FSDP_ACTIVATION_CHECKPOINTING").value_or(false);
+  set_offload_of_activations(settings, env);
   settings.recompute_granularity =
       plugin.recompute_granularity
           ? *plugin.recompute_granularity

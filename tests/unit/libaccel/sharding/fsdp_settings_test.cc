@@ -145,10 +145,19 @@ TEST(FsdpSettings, ReadsTheSizeForOtherPoliciesToo) {
   EXPECT_EQ(resolve({}, env({{"FSDP_MIN_NUM_PARAMS", "1000"}})).min_num_params, 0);
 }
 
-TEST(FsdpSettings, RefusesWhatIsNotThereInsteadOfIgnoringIt) {
-  const Error error = error_of({}, env({{"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "true"}}));
-  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), HasSubstr("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"));
+TEST(FsdpSettings, SaysThatInputsOfUnitsAreInHostMemoryAnyhow) {
+  std::map<std::string, std::string> variables = {{"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "true"},
+                                                  {"FSDP_ACTIVATION_CHECKPOINTING", "true"},
+                                                  {"FSDP_AUTO_WRAP_POLICY", "SIZE_BASED_WRAP"},
+                                                  {"FSDP_MIN_NUM_PARAMS", "1000"},
+                                                  {"FSDP_VERSION", "2"}};
+  EXPECT_THAT(resolve({}, env(variables)).notices,
+              ElementsAre(HasSubstr("ACTIVATION_CHECKPOINTING_OFFLOAD true changes nothing")));
+
+  variables["FSDP_VERSION"] = "1";
+  const Error error = error_of({}, env(variables));
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("needs activation_checkpointing and version 2"));
 }
 
 TEST(FsdpSettings, ReadsWhetherUnitsAreComputedAgain) {
