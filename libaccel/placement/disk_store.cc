@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -10,7 +9,6 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/TensorImpl.h>
-#include <sys/mman.h>
 
 namespace accel::placement {
 namespace {
@@ -20,17 +18,6 @@ std::int64_t checked_size(std::int64_t bytes, const char* name) {
   throw Error(ErrorCode::kInvalidArgument,
               std::string(name) + " is " + std::to_string(bytes) + " bytes, expected 1 or more",
               "leave it out for the default of accel/save_on_disk.h");
-}
-
-// To be read alone: pages that may be written to would go to the disk once more (StateFile::fetch()).
-void bring_in(const StateRange& range) {
-  while (::madvise(range.begin, range.bytes, MADV_POPULATE_READ) != 0) {
-    if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno == EINVAL) return;  // a kernel before 5.14: pages come as they are used
-    throw Error(ErrorCode::kFileIo,
-                "cannot read activations: " + errno_text(errno == EFAULT ? EIO : errno),
-                "begin again from the last checkpoint, with another SaveOnDiskOptions::folder");
-  }
 }
 
 // Or a view of one, as of a weight that is transposed.
@@ -304,8 +291,7 @@ std::shared_ptr<DiskStore::Slot> DiskStore::next_ahead() {
 }
 
 void DiskStore::send_out(const at::Tensor& place) {
-  const std::lock_guard file_lock(file_mutex_);
-  file_.store(mapped_range(place));
+  StateRange::of(place)->store();
 }
 
 void DiskStore::write(const std::shared_ptr<Slot>& slot, std::unique_lock<std::mutex>& lock) {
@@ -329,7 +315,7 @@ void DiskStore::read(const std::shared_ptr<Slot>& slot, std::unique_lock<std::mu
   slot->state = Slot::State::kReading;
   ahead_bytes_ += slot->bytes;
   lock.unlock();
-  bring_in(mapped_range(slot->place));
+  StateRange::of(slot->place)->fetch(StateRange::Access::kRead);
   lock.lock();
   slot->state = Slot::State::kThere;
   ++statistics_.num_read;

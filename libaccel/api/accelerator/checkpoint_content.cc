@@ -98,6 +98,8 @@ CheckpointObjects CheckpointContent::checkpoint_objects() {
     const bool is_whole = i >= whole_optimizers_.size() || whole_optimizers_[i] == nullptr;
     objects.optimizers.push_back(is_whole ? &prepared_.optimizers[i].optimizer()
                                           : whole_optimizers_[i].get());
+    objects.state_places.push_back(is_whole ? Preparation::state_places(prepared_.optimizers[i])
+                                            : nullptr);
   }
   for (const auto& scheduler : prepared_.schedulers)
     objects.schedulers.push_back(&scheduler.scheduler());
@@ -263,7 +265,9 @@ std::optional<LoadReport> CheckpointContent::load_objects(const Load& load,
   const auto take_states = [&] {
     for (std::size_t i = 0; report && i < whole_optimizers_.size(); ++i) {
       if (whole_optimizers_[i] == nullptr || !loads_optimizer(i)) continue;
-      Preparation::gate_of(prepared_.optimizers[i])->take_states(*whole_optimizers_[i], divided_);
+      const AcceleratedOptimizer& optimizer = prepared_.optimizers[i];
+      Preparation::gate_of(optimizer)->take_states(
+          *whole_optimizers_[i], divided_, Preparation::state_places(optimizer));
     }
   };
   // It copies out of mapped files: what one rank finds changed is an error of all.

@@ -12,6 +12,7 @@
 #include "libaccel/api/accelerator/model_runtime.h"
 #include "libaccel/engine/checkpoint/states/optimizer_state.h"
 #include "libaccel/engine/gradients/divided_gradients.h"
+#include "libaccel/engine/optim/state_file.h"
 #include "libaccel/tensors/optimizer_traits.h"
 #include "libaccel/tensors/parameter_list.h"
 
@@ -81,7 +82,7 @@ std::int64_t optimizer_bytes(torch::optim::Optimizer& optimizer) {
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] :
        checkpoint::save_optimizer(optimizer, checkpoint::ParameterNames({})).tensors)
-    bytes += num_bytes(tensor);
+    if (!StateRange::of(tensor)) bytes += num_bytes(tensor);
   return bytes;
 }
 

@@ -86,6 +86,10 @@ class Preparation {
   [[nodiscard]] static StepGate* gate_of(const AcceleratedOptimizer& optimizer) {
     return optimizer.gate().get();
   }
+  // Where loads put states of an optimizer that does not keep them in memory; else nullptr.
+  [[nodiscard]] static StatePlaces* state_places(const AcceleratedOptimizer& optimizer) {
+    return optimizer.state_places();
+  }
 
   AcceleratorOptions options;
   bool is_reproducible;

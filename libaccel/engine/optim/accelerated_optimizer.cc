@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <typeinfo>
@@ -93,8 +94,11 @@ struct AcceleratedOptimizer::Shared {
     const auto is_piece = [this](const at::Tensor& parameter) {
       return gate != nullptr && gate->is_piece(parameter);
     };
-    if (disk != nullptr) return disk->step(step, is_piece);
-    step(is_piece);
+    if (disk == nullptr) return step(is_piece);
+    disk->step(
+        step, is_piece, [this](const at::Tensor& stepped, std::int64_t begin, std::int64_t numel) {
+          if (gate != nullptr) gate->was_stepped(stepped, begin, numel);
+        });
   }
 
   // Runs what writes to parameters.
@@ -214,6 +218,10 @@ void AcceleratedOptimizer::set_clipping(double max_norm) const {
 
 void AcceleratedOptimizer::keep_state_in(const std::string& folder) const {
   shared_->disk = std::make_shared<DiskStep>(*shared_->optimizer, folder);
+}
+
+StatePlaces* AcceleratedOptimizer::state_places() const noexcept {
+  return shared_->disk.get();
 }
 
 void AcceleratedOptimizer::set_gate(std::shared_ptr<detail::StepGate> gate) const {

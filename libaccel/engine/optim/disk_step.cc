@@ -17,6 +17,7 @@
 #include <accel/lomo.h>
 #include <accel/train_eval.h>
 
+#include "libaccel/engine/optim/step_memory.h"
 #include "libaccel/tensors/alignment.h"
 #include "libaccel/tensors/optimizer_traits.h"
 
@@ -58,16 +59,11 @@ bool can_hold(const at::Tensor& place, const at::Tensor& tensor) {
          place.scalar_type() == tensor.scalar_type();
 }
 
-at::Tensor flat_part(const at::Tensor& tensor, std::int64_t begin, std::int64_t numel) {
-  return tensor.detach().as_strided({numel}, {1}, tensor.storage_offset() + begin);
-}
-
 // Reads ahead of the step and writes behind it.
 class Pipeline {
  public:
-  Pipeline(const StateFile& file, std::vector<std::vector<StateRange>> buckets, std::size_t depth)
-      : file_(file),
-        buckets_(std::move(buckets)),
+  Pipeline(std::vector<std::vector<StateRange>> buckets, std::size_t depth)
+      : buckets_(std::move(buckets)),
         depth_(depth),
         reader_([this] { run(&Pipeline::read); }),
         writer_([this] { run(&Pipeline::write); }) {}
@@ -112,14 +108,14 @@ class Pipeline {
   void read() {
     for (const std::vector<StateRange>& bucket : buckets_) {
       if (!wait([&] { return num_read_ < num_written_ + depth_; })) return;
-      for (const StateRange& range : bucket) file_.fetch(range);
+      for (const StateRange& range : bucket) range.fetch(StateRange::Access::kWrite);
       count(num_read_);
     }
   }
   void write() {
     for (const std::vector<StateRange>& bucket : buckets_) {
       if (!wait([&] { return num_written_ < num_stepped_; })) return;
-      for (const StateRange& range : bucket) file_.store(range);
+      for (const StateRange& range : bucket) range.store();
       count(num_written_);
     }
   }
@@ -142,7 +138,6 @@ class Pipeline {
       if (thread->joinable()) thread->join();
   }
 
-  const StateFile& file_;
   const std::vector<std::vector<StateRange>> buckets_;
   const std::size_t depth_;
   std::mutex mutex_;
@@ -221,28 +216,40 @@ DiskStep::DiskStep(Optimizer& optimizer,
                   " bytes, expected at least 2 that are not empty");
 }
 
-void DiskStep::make_places() {
-  const auto empty_state = traits_.make_state();
-  const std::size_t num_fields = OptimizerStateView(traits_, *empty_state).tensors.size();
+void DiskStep::make(std::span<const StateField> wanted) {
+  const std::size_t num_fields = OptimizerStateView(traits_, *traits_.make_state()).tensors.size();
   std::vector<at::Tensor> like;
-  std::vector<std::pair<const void*, std::size_t>> wanted;  // field of a parameter
+  std::vector<StateField> missing;
+  for (const StateField& field : wanted) {
+    if (!field.parameter.is_non_overlapping_and_dense() || place_of(field).defined()) continue;
+    like.push_back(field.parameter);
+    missing.push_back(field);
+  }
+  const std::vector<at::Tensor> made = file_.make(like);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    Kept& kept = kept_[missing[i].parameter.unsafeGetTensorImpl()];
+    kept.parameter = missing[i].parameter;
+    kept.fields.resize(num_fields);
+    kept.fields[missing[i].field] = made[i];
+  }
+}
+
+at::Tensor DiskStep::place_of(const StateField& wanted) const {
+  const auto kept = kept_.find(wanted.parameter.unsafeGetTensorImpl());
+  return kept == kept_.end() ? at::Tensor() : kept->second.fields[wanted.field];
+}
+
+void DiskStep::make_places() {
+  std::vector<StateField> wanted;
   for (auto& group : optimizer_.param_groups()) {
     const std::vector<bool> is_made = traits_.makes_tensors(group.options());
     for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined() || !parameter.is_non_overlapping_and_dense()) continue;
-      Kept& kept = kept_[parameter.unsafeGetTensorImpl()];
-      kept.parameter = parameter;
-      kept.fields.resize(num_fields);
-      for (std::size_t f = 0; f < is_made.size(); ++f) {
-        if (!is_made[f] || kept.fields[f].defined()) continue;
-        like.push_back(parameter);
-        wanted.emplace_back(parameter.unsafeGetTensorImpl(), f);
-      }
+      if (!parameter.grad().defined()) continue;
+      for (std::size_t f = 0; f < is_made.size(); ++f)
+        if (is_made[f]) wanted.push_back({parameter, f});
     }
   }
-  const std::vector<at::Tensor> made = file_.make(like);
-  for (std::size_t i = 0; i < made.size(); ++i)
-    kept_.at(wanted[i].first).fields[wanted[i].second] = made[i];
+  make(wanted);
 }
 
 void DiskStep::take_in() {
@@ -254,9 +261,8 @@ void DiskStep::take_in() {
       const at::Tensor& place = kept.fields[f];
       at::Tensor& present = *view.tensors[f];
       if (!can_hold(place, present) || lies_at(place, present)) continue;
-      place.copy_(present);
+      copy_to_disk(place, present);
       present = place;
-      file_.store(mapped_range(place));
     }
   }
 }
@@ -267,21 +273,21 @@ std::vector<DiskStep::Slice> DiskStep::slices_of(std::size_t group,
   const auto state = optimizer_.state().find(parameter.unsafeGetTensorImpl());
   whole.has_stepped = state != optimizer_.state().end();
   const auto found = kept_.find(parameter.unsafeGetTensorImpl());
-  if (found == kept_.end()) return {whole};
   std::size_t bytes_of_element = 0;
   bool is_in_file = true;
-  for (std::size_t f = 0; f < found->second.fields.size(); ++f) {
+  for (std::size_t f = 0; found != kept_.end() && f < found->second.fields.size(); ++f) {
     const at::Tensor& place = found->second.fields[f];
     if (place.defined()) bytes_of_element += place.element_size();
     if (!whole.has_stepped) continue;
     const at::Tensor& present = *OptimizerStateView(traits_, *state->second).tensors[f];
     is_in_file = is_in_file && (!present.defined() || lies_at(place, present));
   }
+  if (StateRange::of(parameter)) bytes_of_element += parameter.element_size();
   whole.bytes = static_cast<std::size_t>(whole.numel) * bytes_of_element;
   const at::Tensor& gradient = parameter.grad();
-  const bool can_be_cut = is_element_wise(traits_) && is_in_file &&
-                          gradient.layout() == at::kStrided &&
-                          gradient.strides() == parameter.strides();
+  const bool can_be_cut =
+      is_element_wise(traits_) && is_in_file && gradient.layout() == at::kStrided &&
+      parameter.is_non_overlapping_and_dense() && gradient.strides() == parameter.strides();
   if (whole.bytes <= buffers_.bucket_bytes || !can_be_cut) return {whole};
   const std::int64_t most = std::max<std::int64_t>(
       1, static_cast<std::int64_t>(buffers_.bucket_bytes / bytes_of_element) / kPartElements);
@@ -319,24 +325,18 @@ std::vector<DiskStep::Bucket> DiskStep::buckets() const {
 
 std::vector<StateRange> DiskStep::ranges_of(const Bucket& bucket) const {
   std::vector<StateRange> ranges;
+  const auto add = [&ranges](const at::Tensor& tensor, const Slice& slice) {
+    if (!tensor.defined() || slice.numel == 0) return;
+    const auto next = StateRange::of(flat_part(tensor, slice.begin, slice.numel));
+    if (!next || (!ranges.empty() && ranges.back().append(*next))) return;
+    ranges.push_back(*next);
+  };
   for (const Slice& slice : bucket) {
-    const auto kept = kept_.find(slice.parameter.unsafeGetTensorImpl());
-    if (kept == kept_.end()) continue;
-    for (const at::Tensor& place : kept->second.fields) {
-      if (!place.defined() || slice.numel == 0) continue;
-      const StateRange next = mapped_range(flat_part(place, slice.begin, slice.numel));
-      if (!ranges.empty()) {
-        const StateRange& last = ranges.back();
-        const StateRange both{last.begin,
-                              static_cast<std::size_t>(next.begin + next.bytes - last.begin)};
-        if (next.begin == last.begin + rounded_up(last.bytes, kCacheLine) && file_.has(both)) {
-          ranges.back() = both;
-          continue;
-        }
-      }
-      ranges.push_back(next);
-    }
+    if (const auto kept = kept_.find(slice.parameter.unsafeGetTensorImpl()); kept != kept_.end())
+      for (const at::Tensor& place : kept->second.fields) add(place, slice);
   }
+  for (const Slice& slice : bucket)
+    if (slice.parameter.is_non_overlapping_and_dense()) add(slice.parameter, slice);
   return ranges;
 }
 
@@ -388,8 +388,9 @@ void DiskStep::keep(const Slice& slice) {
     *of_whole.numbers[n] = *of_part.numbers[n];
 }
 
-void DiskStep::step(const Step& step, const IsPadded& is_padded) {
+void DiskStep::step(const Step& step, const IsPadded& is_padded, const WasStepped& was_stepped) {
   const at::NoGradGuard no_grad;
+  const StepMemory memory;
   make_places();
   take_in();
   std::vector<Bucket> all = buckets();
@@ -397,12 +398,15 @@ void DiskStep::step(const Step& step, const IsPadded& is_padded) {
   std::vector<std::vector<StateRange>> ranges;
   for (const Bucket& bucket : all) ranges.push_back(ranges_of(bucket));
   Groups groups(optimizer_);
-  Pipeline pipeline(file_, std::move(ranges), buffers_.num_buffers);
+  Pipeline pipeline(std::move(ranges), buffers_.num_buffers);
   for (Bucket& bucket : all) {
     pipeline.next();
     for (Slice& slice : bucket) show(slice, groups);
     step([&](const at::Tensor& shown) { return is_padded(groups.parameter_of(shown)); });
-    for (const Slice& slice : bucket) keep(slice);
+    for (const Slice& slice : bucket) {
+      keep(slice);
+      if (was_stepped) was_stepped(slice.parameter, slice.begin, slice.numel);
+    }
     groups.clear();
     bucket.clear();
     pipeline.was_stepped();

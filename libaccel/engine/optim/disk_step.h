@@ -5,22 +5,26 @@
 //
 // A bucket is small parameters together, or a part of a large one. To the optimizer a part is a parameter; so what it computes
 // must depend on each element alone, or parameters stay whole. Between steps optimizer.state() shows the states as always, as
-// tensors on the mapping of the file, so that checkpoints need not know. States that a load has put into memory move back to the
-// file with the next step.
+// tensors on the mapping of the file, so that saves need not know. Loads ask it for places, and what they have put into memory all
+// the same moves to the file with the next step. A parameter may lie in a file too (masters of mixed precision): it comes and goes
+// with its states.
 //
 // Threads:  the thread that trains; two threads during a step.
 // Cost:     memory for `num_buffers` buckets; reads and writes all states once a step.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "libaccel/engine/optim/state_file.h"
+#include "libaccel/engine/optim/state_places.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -35,7 +39,7 @@ struct DiskBuffers {
   std::size_t bucket_bytes = std::size_t{16} << 20;  // of state
 };
 
-class DiskStep {
+class DiskStep final : public StatePlaces {
  public:
   // Whether a tensor of the optimizer's groups is padded (fused_step.h).
   using IsPadded = std::function<bool(const at::Tensor& parameter)>;
@@ -50,8 +54,14 @@ class DiskStep {
            DiskBuffers buffers = {},
            checkpoint::FileSystem& file_system = checkpoint::real_file_system());
 
-  // What `step` does with all parameters at once, to the bit. Throws kDiskFull before anything is stepped; kFileIo in the middle.
-  void step(const Step& step, const IsPadded& is_padded);
+  // What `step` does with all parameters at once, to the bit. After each bucket come its parts, while they are in memory. Throws
+  // kDiskFull before anything is stepped; kFileIo in the middle.
+  using WasStepped =
+      std::function<void(const at::Tensor& parameter, std::int64_t begin, std::int64_t numel)>;
+  void step(const Step& step, const IsPadded& is_padded, const WasStepped& was_stepped = {});
+
+  void make(std::span<const StateField> wanted) override;
+  [[nodiscard]] at::Tensor place_of(const StateField& wanted) const override;
 
   [[nodiscard]] const StateFile& file() const noexcept { return file_; }
   // Of the last step.
@@ -66,6 +76,7 @@ class DiskStep {
   class Groups;
   using Bucket = std::vector<Slice>;
 
+  // Of what the next step will make.
   void make_places();
   // Moves what is in memory into the file.
   void take_in();

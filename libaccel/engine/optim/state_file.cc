@@ -4,6 +4,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -41,47 +44,180 @@ bool is_overlay(int file) {
   return ::fstatfs(file, &status) == 0 && status.f_type == OVERLAYFS_SUPER_MAGIC;
 }
 
-// Whole pages, at both ends.
-StateRange pages_of(const StateRange& range) {
-  const std::size_t before = reinterpret_cast<std::uintptr_t>(range.begin) % page_bytes();
-  return {range.begin - before, whole_pages(range.bytes + before)};
-}
-
 // Bytes of a tensor up to where the next one begins.
 std::size_t padded_bytes(const at::Tensor& tensor) {
   return rounded_up(tensor.nbytes(), kCacheLine);
 }
 
+// What copy_to_disk() has in memory at once.
+constexpr std::int64_t kCopiedBytes = std::int64_t{16} << 20;
+
 }  // namespace
 
-struct StateFile::Extent {
-  Extent(std::shared_ptr<const UniqueFd> of, std::size_t offset, std::size_t length)
-      : file(std::move(of)), file_offset(offset), bytes(length) {
+class StateExtent {
+ public:
+  StateExtent(std::shared_ptr<const UniqueFd> file,
+              std::size_t file_offset,
+              std::size_t bytes,
+              std::filesystem::path folder,
+              StateFileContent content,
+              bool needs_sync)
+      : file_(std::move(file)),
+        file_offset_(file_offset),
+        bytes_(bytes),
+        folder_(std::move(folder)),
+        content_(std::move(content)),
+        needs_sync_(needs_sync) {
     void* const mapped = ::mmap(nullptr,
                                 bytes,
                                 PROT_READ | PROT_WRITE,
                                 MAP_SHARED,
-                                file->get(),
+                                file_->get(),
                                 static_cast<off_t>(file_offset));
     if (mapped == MAP_FAILED) {
       throw Error(ErrorCode::kOutOfMemory,
-                  "cannot map " + std::to_string(bytes) + " bytes of a file: " + errno_text(errno));
+                  "cannot map " + std::to_string(bytes) + " bytes of " + content_.name + ": " +
+                      errno_text(errno));
     }
-    begin = static_cast<std::byte*>(mapped);
+    begin_ = static_cast<std::byte*>(mapped);
   }
-  ~Extent() { ::munmap(begin, bytes); }
-  Extent(const Extent&) = delete;
-  Extent& operator=(const Extent&) = delete;
+  ~StateExtent() { ::munmap(begin_, bytes_); }
+  StateExtent(const StateExtent&) = delete;
+  StateExtent& operator=(const StateExtent&) = delete;
 
-  [[nodiscard]] bool contains(const StateRange& range) const {
-    return range.begin >= begin && range.begin + range.bytes <= begin + bytes;
+  [[nodiscard]] std::byte* begin() const noexcept { return begin_; }
+  [[nodiscard]] bool contains(const std::byte* begin, std::size_t bytes) const {
+    return begin >= begin_ && begin + bytes <= begin_ + bytes_;
   }
 
-  std::shared_ptr<const UniqueFd> file;
-  std::size_t file_offset;
-  std::size_t bytes;
-  std::byte* begin = nullptr;
+  void fetch(std::byte* begin, std::size_t bytes, StateRange::Access access) const {
+    const Pages pages = pages_of(begin, bytes);
+    // All of it is asked for before the first page is waited for.
+    (void)::posix_fadvise(file_->get(), pages.offset, pages.length, POSIX_FADV_WILLNEED);
+    const int populate =
+        access == StateRange::Access::kWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+    while (::madvise(pages.begin, static_cast<std::size_t>(pages.length), populate) != 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
+      if (errno == EINVAL) return;  // a kernel before 5.14: pages come as they are used
+      fail("read", errno == EFAULT ? EIO : errno);
+    }
+  }
+
+  void store(std::byte* begin, std::size_t bytes) const {
+    const Pages pages = pages_of(begin, bytes);
+    const auto length = static_cast<std::size_t>(pages.length);
+    // The file's pages keep what was written; the mapping lets go of them.
+    if (::madvise(pages.begin, length, MADV_DONTNEED) != 0) fail("write", errno);
+    const int written =
+        needs_sync_ ? ::msync(pages.begin, length, MS_SYNC)
+                    : ::sync_file_range(file_->get(),
+                                        pages.offset,
+                                        pages.length,
+                                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                            SYNC_FILE_RANGE_WAIT_AFTER);
+    if (written != 0) fail("write", errno);
+    // The kernel keeps pages together, up to a huge page, and drops none of those that a range cuts.
+    constexpr auto kAround = static_cast<off_t>(kHugePage);
+    const off_t from = std::max<off_t>(0, pages.offset - kAround);
+    const off_t end = pages.offset + pages.length + kAround;
+    (void)::posix_fadvise(file_->get(), from, end - from, POSIX_FADV_DONTNEED);
+  }
+
+  [[nodiscard]] std::size_t resident_bytes() const {
+    std::vector<unsigned char> pages(bytes_ / page_bytes());
+    if (::mincore(begin_, bytes_, pages.data()) != 0) fail("look at", errno);
+    return static_cast<std::size_t>(
+               std::ranges::count_if(pages, [](unsigned char page) { return (page & 1U) != 0; })) *
+           page_bytes();
+  }
+
+ private:
+  struct Pages {
+    std::byte* begin;
+    off_t offset;  // in the file
+    off_t length;
+  };
+  // Whole ones, at both ends.
+  [[nodiscard]] Pages pages_of(std::byte* begin, std::size_t bytes) const {
+    const std::size_t before = reinterpret_cast<std::uintptr_t>(begin) % page_bytes();
+    std::byte* const first = begin - before;
+    return {first,
+            static_cast<off_t>(file_offset_) + (first - begin_),
+            static_cast<off_t>(whole_pages(bytes + before))};
+  }
+
+  std::shared_ptr<const UniqueFd> file_;
+  std::size_t file_offset_;
+  std::size_t bytes_;
+  [[noreturn]] void fail(const char* what, int error_number) const {
+    const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
+    throw Error(is_full ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
+                std::string("cannot ") + what + " " + content_.name + " in " + folder_.string() +
+                    " on " + checkpoint::device_text(folder_) + ": " + errno_text(error_number),
+                "begin again from the last checkpoint, with another " + content_.folder_option);
+  }
+
+  std::filesystem::path folder_;
+  StateFileContent content_;
+  bool needs_sync_;
+  std::byte* begin_ = nullptr;
 };
+
+namespace {
+
+// Those of all files: a tensor may be a view whose storage does not tell where its memory comes from.
+class Extents {
+ public:
+  static Extents& instance() {
+    static Extents& extents = *new Extents;  // tensors may outlive what a program's end destroys
+    return extents;
+  }
+
+  void add(const std::shared_ptr<const StateExtent>& extent) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(by_begin_, [](const auto& entry) { return entry.second.expired(); });
+    by_begin_.insert_or_assign(extent->begin(), extent);
+  }
+  [[nodiscard]] std::shared_ptr<const StateExtent> find(const std::byte* begin, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    auto next = by_begin_.upper_bound(begin);
+    if (next == by_begin_.begin()) return nullptr;
+    auto extent = std::prev(next)->second.lock();
+    return extent != nullptr && extent->contains(begin, bytes) ? extent : nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const std::byte*, std::weak_ptr<const StateExtent>> by_begin_;
+};
+
+}  // namespace
+
+std::optional<StateRange> StateRange::of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.numel() == 0 || !tensor.has_storage() || !tensor.is_cpu())
+    return std::nullopt;
+  StateRange range;
+  range.begin_ = static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr()));  // NOLINT
+  range.bytes_ = tensor.nbytes();
+  range.extent_ = Extents::instance().find(range.begin_, range.bytes_);
+  if (range.extent_ == nullptr) return std::nullopt;
+  return range;
+}
+
+void StateRange::fetch(Access access) const {
+  extent_->fetch(begin_, bytes_, access);
+}
+
+void StateRange::store() const {
+  extent_->store(begin_, bytes_);
+}
+
+bool StateRange::append(const StateRange& next) {
+  if (next.extent_ != extent_ || next.begin_ != begin_ + rounded_up(bytes_, kCacheLine))
+    return false;
+  bytes_ = static_cast<std::size_t>(next.begin_ + next.bytes_ - begin_);
+  return true;
+}
 
 StateFile::StateFile(std::filesystem::path folder,
                      StateFileContent content,
@@ -92,37 +228,31 @@ StateFile::StateFile(std::filesystem::path folder,
       file_(std::make_shared<const UniqueFd>(nameless_file(folder_, content_))),
       needs_sync_(is_overlay(file_->get())) {}
 
-void StateFile::fail(const char* what, int error_number) const {
-  const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
-  throw Error(is_full ? ErrorCode::kDiskFull : ErrorCode::kFileIo,
-              std::string("cannot ") + what + " " + content_.name + " in " + folder_.string() +
-                  " on " + checkpoint::device_text(folder_) + ": " + errno_text(error_number),
-              "begin again from the last checkpoint, with another " + content_.folder_option);
-}
-
 std::vector<at::Tensor> StateFile::make(std::span<const at::Tensor> like) {
   std::size_t wanted = 0;
   for (const at::Tensor& tensor : like) wanted += padded_bytes(tensor);
-  std::shared_ptr<const Extent> extent;
+  std::shared_ptr<const StateExtent> extent;
   if (wanted > 0) {
     wanted = whole_pages(wanted);
     reserve(bytes_ + wanted);
-    extent = std::make_shared<const Extent>(file_, bytes_, wanted);
+    extent =
+        std::make_shared<const StateExtent>(file_, bytes_, wanted, folder_, content_, needs_sync_);
+    Extents::instance().add(extent);
     extents_.push_back(extent);
     bytes_ += wanted;
   }
   std::vector<at::Tensor> made;
-  std::byte* next = extent == nullptr ? nullptr : extent->begin;
+  std::byte* next = extent == nullptr ? nullptr : extent->begin();
   for (const at::Tensor& tensor : like) {
     const std::size_t bytes = padded_bytes(tensor);
-    auto owner = std::make_unique<std::shared_ptr<const Extent>>(extent);
+    auto owner = std::make_unique<std::shared_ptr<const StateExtent>>(extent);
     auto storage = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(),
         bytes,
         at::DataPtr(
             next,
             owner.release(),
-            [](void* held) { delete static_cast<std::shared_ptr<const Extent>*>(held); },
+            [](void* held) { delete static_cast<std::shared_ptr<const StateExtent>*>(held); },
             at::kCPU),
         /*allocator=*/nullptr,
         /*resizable=*/false);
@@ -146,65 +276,27 @@ void StateFile::reserve(std::size_t bytes) const {
   }
 }
 
-bool StateFile::has(const StateRange& range) const {
-  return std::ranges::any_of(extents_, [&](const auto& extent) { return extent->contains(range); });
-}
-
-const StateFile::Extent& StateFile::extent_of(const StateRange& range) const {
-  const auto found =
-      std::ranges::find_if(extents_, [&](const auto& extent) { return extent->contains(range); });
-  if (found != extents_.end()) return **found;
-  throw Error(ErrorCode::kInternal, "a range of " + content_.name + " lies in no file");
-}
-
-void StateFile::fetch(const StateRange& range) const {
-  if (range.bytes == 0) return;
-  const Extent& extent = extent_of(range);
-  const StateRange pages = pages_of(range);
-  // All of it is asked for before the first page is waited for.
-  (void)::posix_fadvise(file_->get(),
-                        static_cast<off_t>(extent.file_offset) + (pages.begin - extent.begin),
-                        static_cast<off_t>(pages.bytes),
-                        POSIX_FADV_WILLNEED);
-  while (::madvise(pages.begin, pages.bytes, MADV_POPULATE_WRITE) != 0) {
-    if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno == EINVAL) return;  // a kernel before 5.14: pages come as they are used
-    fail("read", errno == EFAULT ? EIO : errno);
-  }
-}
-
-void StateFile::store(const StateRange& range) const {
-  if (range.bytes == 0) return;
-  const Extent& extent = extent_of(range);
-  const StateRange pages = pages_of(range);
-  const off_t offset = static_cast<off_t>(extent.file_offset) + (pages.begin - extent.begin);
-  const auto length = static_cast<off_t>(pages.bytes);
-  // The file's pages keep what was written; the mapping lets go of them.
-  if (::madvise(pages.begin, pages.bytes, MADV_DONTNEED) != 0) fail("write", errno);
-  const int written = needs_sync_
-                          ? ::msync(pages.begin, pages.bytes, MS_SYNC)
-                          : ::sync_file_range(file_->get(),
-                                              offset,
-                                              length,
-                                              SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                                                  SYNC_FILE_RANGE_WAIT_AFTER);
-  if (written != 0) fail("write", errno);
-  // The kernel keeps pages together, up to a huge page, and drops none of those that a range cuts.
-  constexpr auto kAround = static_cast<off_t>(kHugePage);
-  const off_t from = std::max<off_t>(0, offset - kAround);
-  (void)::posix_fadvise(file_->get(), from, offset + length + kAround - from, POSIX_FADV_DONTNEED);
-}
-
 std::size_t StateFile::resident_bytes() const {
   std::size_t resident = 0;
-  for (const auto& extent : extents_) {
-    std::vector<unsigned char> pages(extent->bytes / page_bytes());
-    if (::mincore(extent->begin, extent->bytes, pages.data()) != 0) fail("look at", errno);
-    resident += static_cast<std::size_t>(std::ranges::count_if(
-                    pages, [](unsigned char page) { return (page & 1U) != 0; })) *
-                page_bytes();
-  }
+  for (const auto& extent : extents_) resident += extent->resident_bytes();
   return resident;
+}
+
+at::Tensor flat_part(const at::Tensor& tensor, std::int64_t begin, std::int64_t numel) {
+  return tensor.detach().as_strided({numel}, {1}, tensor.storage_offset() + begin);
+}
+
+void copy_to_disk(const at::Tensor& place, const at::Tensor& values) {
+  const bool is_by_parts = place.strides() == values.strides() &&
+                           place.is_non_overlapping_and_dense() && place.sizes() == values.sizes();
+  if (!is_by_parts) place.detach().copy_(values);
+  const std::int64_t most = kCopiedBytes / static_cast<std::int64_t>(place.element_size());
+  for (std::int64_t begin = 0; begin < place.numel(); begin += most) {
+    const std::int64_t numel = std::min(most, place.numel() - begin);
+    const at::Tensor part = flat_part(place, begin, numel);
+    if (is_by_parts) part.copy_(flat_part(values, begin, numel));
+    if (const auto range = StateRange::of(part)) range->store();
+  }
 }
 
 }  // namespace accel

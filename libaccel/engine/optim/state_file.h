@@ -2,7 +2,7 @@
 // into memory.
 //
 // The file is gone when the last of its tensors is. Each tensor is a part of a shared mapping of the file, so whoever reads or
-// writes it does not know. What was touched stays in memory until store() sends it away.
+// writes it does not know. What was touched stays in memory until StateRange::store() sends it away.
 //
 // Threads:  fetch() and store() from any thread, for ranges that no other thread is at; the rest from one.
 // Cost:     as much of the disk as the tensors take, from make() on.
@@ -10,8 +10,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,16 +25,29 @@
 
 namespace accel {
 
-// Bytes that lie in a StateFile. Pages at its ends may have bytes of others.
-struct StateRange {
-  std::byte* begin = nullptr;
-  std::size_t bytes = 0;
-};
+class StateExtent;  // what one make() has mapped
 
-// Of a tensor that lies in one, and is dense.
-[[nodiscard]] inline StateRange mapped_range(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
+// Bytes that lie in a StateFile. Pages at its ends may have bytes of others.
+class StateRange {
+ public:
+  // Those of a tensor, of whichever file; none: it has no bytes, or lies in no file. Requires: the tensor is dense.
+  [[nodiscard]] static std::optional<StateRange> of(const at::Tensor& tensor);
+
+  enum class Access { kRead, kWrite };
+  // Brings it into memory. Throws kFileIo where the disk cannot read it.
+  void fetch(Access access) const;
+  // Writes it to the disk, and sends it out of memory. Throws kFileIo, kDiskFull.
+  void store() const;
+
+  // Takes the other one in, where that follows this one in the same file, up to the next multiple of 64 bytes.
+  [[nodiscard]] bool append(const StateRange& next);
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::shared_ptr<const StateExtent> extent_;
+  std::byte* begin_ = nullptr;
+  std::size_t bytes_ = 0;
+};
 
 // What lies in the file, for errors.
 struct StateFileContent {
@@ -48,26 +63,16 @@ class StateFile {
                      checkpoint::FileSystem& file_system = checkpoint::real_file_system());
 
   // A tensor like each of these, of the same shape and strides, that is zero. They lie in this order, each from a multiple of 64
-  // bytes on, with nothing up to the next one. Requires: dense. Throws kDiskFull, with the bytes that are free, before anything
-  // is made; kFileIo, kOutOfMemory.
+  // bytes on, with nothing up to the next one. Requires: dense; they may be meta tensors. Throws kDiskFull, with the bytes that
+  // are free, before anything is made; kFileIo, kOutOfMemory.
   [[nodiscard]] std::vector<at::Tensor> make(std::span<const at::Tensor> like);
 
-  // Brings a range into memory, to be written to. Throws kFileIo where the disk cannot read it.
-  void fetch(const StateRange& range) const;
-  // Writes a range to the disk, and sends it out of memory. Throws kFileIo, kDiskFull.
-  void store(const StateRange& range) const;
-
-  // Whether it is a range of tensors that one call of make() has made.
-  [[nodiscard]] bool has(const StateRange& range) const;
   // Of all tensors that were made, in memory now.
   [[nodiscard]] std::size_t resident_bytes() const;
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
   void reserve(std::size_t bytes) const;
-  [[noreturn]] void fail(const char* what, int error_number) const;
-  struct Extent;  // what one make() has mapped
-  [[nodiscard]] const Extent& extent_of(const StateRange& range) const;
 
   std::filesystem::path folder_;
   StateFileContent content_;
@@ -75,7 +80,16 @@ class StateFile {
   std::shared_ptr<const UniqueFd> file_;
   std::size_t bytes_ = 0;
   bool needs_sync_ = false;
-  std::vector<std::shared_ptr<const Extent>> extents_;
+  std::vector<std::shared_ptr<const StateExtent>> extents_;
 };
+
+// Elements of a tensor's memory, in the order that they lie there: [numel], from `begin` on. Without a history.
+[[nodiscard]] at::Tensor flat_part(const at::Tensor& tensor,
+                                   std::int64_t begin,
+                                   std::int64_t numel);
+
+// Copies values to a tensor of a StateFile and sends them to the disk, so that few of them are in memory at once: a part at a time
+// where both have the same strides. Throws as StateRange::store().
+void copy_to_disk(const at::Tensor& place, const at::Tensor& values);
 
 }  // namespace accel

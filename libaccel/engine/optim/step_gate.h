@@ -4,6 +4,7 @@
 // Errors    throws kPeerLost, kProcessGroup.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,7 @@ class Optimizer;
 namespace accel {
 
 class ModelSync;
+class StatePlaces;
 
 namespace checkpoint {
 class DividedTensors;
@@ -46,6 +48,8 @@ class StepGate {
   virtual void before_step() = 0;
   // All ranks see what all have written.
   virtual void after_step() = 0;
+  // Elements of a piece have been stepped, and are in memory now. Where states lie on disk; before after_step().
+  virtual void was_stepped(const at::Tensor& piece, std::int64_t begin, std::int64_t numel) = 0;
   // In place of after_step() when the step failed: this rank may use its parameters again.
   virtual void abandon_step() noexcept = 0;
   // found_inf: 0-d float, not 0 when a gradient of this rank is not finite. The same on all ranks afterwards.
@@ -69,8 +73,10 @@ class StepGate {
                                checkpoint::DividedTensors& divided,
                                GatheredStates gathered) const = 0;
   // Takes this rank's part of the states of `whole`, and its options.
+  // places: where they go; nullptr: into memory.
   virtual void take_states(torch::optim::Optimizer& whole,
-                           const checkpoint::DividedTensors& divided) = 0;
+                           const checkpoint::DividedTensors& divided,
+                           StatePlaces* places) = 0;
   // The state by the names of the modules' parameters. Every rank calls it.
   [[nodiscard]] virtual StateView view(StateDictType type,
                                        GatheredStates gathered,

@@ -289,6 +289,7 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   settings.version = version_of(plugin, env);
   set_state_dict(settings, plugin, env);
   set_recomputation(settings, plugin, env);
+  settings.optimizer_folder = plugin.offload_optimizer_nvme_path.value_or("");
   note_what_changes_nothing(settings, plugin, env);
   return settings;
 }

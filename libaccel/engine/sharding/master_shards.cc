@@ -9,11 +9,15 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include "libaccel/engine/optim/state_file.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/large_tensor.h"
 
 namespace accel::sharding {
 namespace {
+
+// Of a shard on disk, what is in memory at once while it is rounded.
+constexpr std::int64_t kPartNumel = std::int64_t{4} << 20;
 
 // Whether each part of its parameters is a range of the file that they are saved in.
 bool is_in_row_major_order(const Unit& unit, const std::vector<NamedParameter>& parameters) {
@@ -24,10 +28,19 @@ bool is_in_row_major_order(const Unit& unit, const std::vector<NamedParameter>& 
 
 }  // namespace
 
-MasterShards::MasterShards(std::vector<Unit> units, std::shared_ptr<ProcessGroup> group)
-    : units_(std::move(units)), group_(std::move(group)) {
+MasterShards::MasterShards(std::vector<Unit> units,
+                           std::shared_ptr<ProcessGroup> group,
+                           const std::filesystem::path& folder)
+    : units_(std::move(units)), group_(std::move(group)), are_on_disk_(!folder.empty()) {
+  if (!are_on_disk_) {
+    for (const Unit& unit : units_)
+      shards_.push_back(empty_large_tensor({unit.shard_numel}, unit.dtype).zero_());
+    return;
+  }
+  std::vector<at::Tensor> like;
   for (const Unit& unit : units_)
-    shards_.push_back(empty_large_tensor({unit.shard_numel}, unit.dtype).zero_());
+    like.push_back(at::empty({unit.shard_numel}, at::TensorOptions(unit.dtype).device(at::kMeta)));
+  shards_ = StateFile(folder).make(like);
 }
 
 void MasterShards::round_whole(at::Tensor parameter, at::ScalarType dtype) {
@@ -50,8 +63,24 @@ at::Tensor MasterShards::own_part(const ParameterHome& home, std::size_t unit) c
 }
 
 void MasterShards::write_to(const ParameterHome& home, std::span<const std::size_t> units) const {
+  for (const std::size_t unit : units) {
+    const std::int64_t most = are_on_disk_ ? kPartNumel : units_[unit].shard_numel;
+    for (std::int64_t begin = 0; begin < units_[unit].shard_numel; begin += most) {
+      const std::int64_t numel = std::min(most, units_[unit].shard_numel - begin);
+      const auto range = StateRange::of(shards_[unit].narrow(0, begin, numel));
+      if (range) range->fetch(StateRange::Access::kRead);
+      write_part(home, unit, begin, numel);
+      if (range) range->store();
+    }
+  }
+}
+
+void MasterShards::write_part(const ParameterHome& home,
+                              std::size_t unit,
+                              std::int64_t begin,
+                              std::int64_t numel) const {
   const at::NoGradGuard no_grad;
-  for (const std::size_t unit : units) own_part(home, unit).copy_(shards_[unit]);
+  own_part(home, unit).narrow(0, begin, numel).copy_(shards_[unit].narrow(0, begin, numel));
 }
 
 void MasterShards::take_written(const ParameterHome& home, std::span<const std::size_t> units) {

@@ -7,13 +7,14 @@
 //   exposed   some of them are whole tensors of the masters                 expose()
 //
 // Threads:  the thread that trains; every rank makes the same calls.
-// Cost:     a shard of each unit; while exposed those units whole that are. An exposure inside another one, and one that is
+// Cost:     a shard of each unit, in memory or in a file (engine/optim/state_file.h); while exposed those units whole that are. An exposure inside another one, and one that is
 //           asked for: a message of 8 bytes a unit, and the units that some rank lacks.
 // Errors    throws what ProcessGroup throws.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <vector>
@@ -29,8 +30,10 @@ namespace accel::sharding {
 
 class MasterShards {
  public:
-  // units: with the dtypes of the masters.
-  MasterShards(std::vector<Unit> units, std::shared_ptr<ProcessGroup> group);
+  // units: with the dtypes of the masters. folder: of the file that they lie in; empty: they are in memory. Throws kFileIo, kDiskFull.
+  MasterShards(std::vector<Unit> units,
+               std::shared_ptr<ProcessGroup> group,
+               const std::filesystem::path& folder = {});
 
   // [shard_numel] of this rank, to be written to.
   [[nodiscard]] const at::Tensor& shard(std::size_t unit) const { return shards_.at(unit); }
@@ -39,8 +42,16 @@ class MasterShards {
   // Rounds a buffer. Forwards change it in `dtype`; while exposed it has its own dtype, so that checkpoints have.
   void round_buffer(at::Tensor buffer, at::ScalarType dtype);
 
+  // Whether they lie in a file. Then steps round their parameters, with write_part(), while these are in memory.
+  [[nodiscard]] bool are_on_disk() const noexcept { return are_on_disk_; }
+
   // Rounds this rank's shards into its part of the home.
   void write_to(const ParameterHome& home, std::span<const std::size_t> units) const;
+  // The same of elements of its shard of a unit, from `begin` on.
+  void write_part(const ParameterHome& home,
+                  std::size_t unit,
+                  std::int64_t begin,
+                  std::int64_t numel) const;
   // Takes what a program has written to this rank's part of the home. An element that is what its master is rounded to leaves
   // that as it is.
   void take_written(const ParameterHome& home, std::span<const std::size_t> units);
@@ -90,6 +101,7 @@ class MasterShards {
 
   std::vector<Unit> units_;
   std::shared_ptr<ProcessGroup> group_;
+  bool are_on_disk_ = false;
   std::vector<at::Tensor> shards_;  // by unit
   std::vector<Whole> wholes_;       // parameters that are not divided
   std::vector<Buffer> buffers_;

@@ -169,7 +169,9 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   const std::int64_t unit_bytes =
       is_cut_by_tensor() ? kMaxUnitBytes * group_->size() : kMaxUnitBytes;
   units_ = plan_units(planned, group_->size(), unit_bytes, cut_);
-  if (recipe_.parameter) masters_.emplace(units_, group_);
+  const auto make_masters = [&] { masters_.emplace(units_, group_, settings.optimizer_folder); };
+  if (recipe_.parameter)
+    jointly(make_masters, all_.get(), "asking whether every rank can keep its masters");
   find_home(settings);
   cut_pieces();
   move_into_units(settings.sync_module_states);
@@ -298,7 +300,7 @@ void ShardedModel::cut_pieces() {
           shaped(whole.narrow(0, place.unit_offset - own, place.numel).detach(), place);
       tensor.requires_grad_(true);
       piece_index_[place.parameter] = std::ssize(pieces_);
-      piece_tensors_.insert(tensor.unsafeGetTensorImpl());
+      piece_tensors_.emplace(tensor.unsafeGetTensorImpl(), pieces_.size());
       claim_->add_piece(tensor);
       pieces_.push_back({unit, place, std::move(tensor)});
     }
@@ -525,7 +527,7 @@ void ShardedModel::take_written() {
 
 void ShardedModel::publish(const std::vector<std::size_t>& units) {
   piece_permit_->withdraw();
-  if (masters_) masters_->write_to(*home_, units);
+  if (masters_ && !masters_->are_on_disk()) masters_->write_to(*home_, units);
   // A graph that saved the values of before is told so, as after a step on whole parameters.
   for (const std::size_t unit : units) {
     for (const Slot& slot : units_[unit].slots) {
@@ -535,6 +537,15 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
   home_->publish(units);
   has_stepped_ = has_ever_stepped_ = true;
   if (exchange_) exchange_->settled();
+}
+
+void ShardedModel::was_stepped(const at::Tensor& piece, std::int64_t begin, std::int64_t numel) {
+  if (!masters_ || !masters_->are_on_disk()) return;
+  const auto found = piece_tensors_.find(piece.unsafeGetTensorImpl());
+  if (found == piece_tensors_.end()) return;
+  const ShardPiece& stepped = pieces_[found->second];
+  const std::int64_t own = group_->rank() * units_[stepped.unit].shard_numel;
+  masters_->write_part(*home_, stepped.unit, stepped.place.unit_offset - own + begin, numel);
 }
 
 void ShardedModel::begin_save(FullParameters which, std::span<const at::Tensor> asked) {
@@ -571,6 +582,7 @@ void ShardedModel::publish_loaded() {
   std::iota(all.begin(), all.end(), std::size_t{0});
   home_->before_write();
   try {
+    if (masters_ && masters_->are_on_disk()) masters_->write_to(*home_, all);
     publish(all);
   } catch (...) {
     home_->abandon_write();  // nobody could read parameters any more, nor tell why
@@ -583,7 +595,8 @@ void ShardedModel::add_memory_use(MemoryUse& use) const {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const at::Tensor& seen = parameters_[units_[unit].slots.front().parameter].tensor;
     use.parameters += units_[unit].shard_numel * seen.element_size() * num_shards;
-    if (masters_) use.masters += static_cast<std::int64_t>(masters_->shard(unit).nbytes());
+    if (masters_ && !masters_->are_on_disk())
+      use.masters += static_cast<std::int64_t>(masters_->shard(unit).nbytes());
     if (const auto* storage = pager::paged_storage(seen)) {
       const pager::PagerStatistics statistics = storage->table->statistics();
       use.paged = static_cast<std::int64_t>(statistics.live_bytes);

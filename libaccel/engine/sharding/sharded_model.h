@@ -129,6 +129,9 @@ class ShardedModel : public ModelSync {
   // one that only some ranks have written to.
   void before_write();
   void publish(const std::vector<std::size_t>& units);
+  // Elements of a piece of it or of another model have been stepped. Masters that lie on disk are rounded then, while they are in
+  // memory.
+  void was_stepped(const at::Tensor& piece, std::int64_t begin, std::int64_t numel);
   void abandon_write() noexcept {
     piece_permit_->withdraw();
     home_->abandon_write();
@@ -204,7 +207,7 @@ class ShardedModel : public ModelSync {
   std::unique_ptr<GradientShards> gradients_;  // nullptr: a derived class averages whole ones
   std::optional<GradientExchange> exchange_;   // of them
   std::optional<DividedGradients> divided_;    // of the parameters, where gradients are shards
-  std::unordered_set<const c10::TensorImpl*> piece_tensors_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> piece_tensors_;  // their place in pieces_
   std::vector<const void*> places_;  // of the parameters in memory
   // The gradients of `ignored_` when they were averaged last. Weak, so that no other gradient gets the address.
   struct Averaged {

@@ -206,6 +206,12 @@ void ShardedOptimizer::after_step() {
   for (const auto& [model, units] : models_) model->publish(units);
 }
 
+void ShardedOptimizer::was_stepped(const at::Tensor& piece,
+                                   std::int64_t begin,
+                                   std::int64_t numel) {
+  for (const auto& [model, units] : models_) model->was_stepped(piece, begin, numel);
+}
+
 void ShardedOptimizer::abandon_step() noexcept {
   try {
     note_states();                   // those that the update made before it threw are its own

@@ -39,6 +39,7 @@ class ShardedOptimizer final : public detail::StepGate {
   // have made.
   void before_step() override;
   void after_step() override;
+  void was_stepped(const at::Tensor& piece, std::int64_t begin, std::int64_t numel) override;
   void abandon_step() noexcept override;
   void combine_overflow(at::Tensor& found_inf) override;
   void clear_gradients() override;
@@ -51,7 +52,8 @@ class ShardedOptimizer final : public detail::StepGate {
                        checkpoint::DividedTensors& divided,
                        GatheredStates gathered) const override;
   void take_states(torch::optim::Optimizer& whole,
-                   const checkpoint::DividedTensors& divided) override;
+                   const checkpoint::DividedTensors& divided,
+                   StatePlaces* places) override;
   [[nodiscard]] accel::StateView view(
       StateDictType type,
       GatheredStates gathered,
@@ -72,6 +74,7 @@ class ShardedOptimizer final : public detail::StepGate {
   void note_states();
   [[nodiscard]] std::vector<std::size_t> units_in(const ShardedModel& model) const;
   void refuse_foreign_states() const;
+  void make_places(StatePlaces& places, torch::optim::Optimizer& whole) const;
 
   torch::optim::Optimizer& optimizer_;
   std::vector<std::pair<std::shared_ptr<ShardedModel>, std::vector<std::size_t>>> models_;

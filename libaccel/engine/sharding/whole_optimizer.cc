@@ -20,6 +20,7 @@
 
 #include "libaccel/engine/checkpoint/files/mapped_tensors.h"
 #include "libaccel/engine/checkpoint/states/archived_optimizer.h"
+#include "libaccel/engine/optim/state_places.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/sharding/archived_states.h"
 #include "libaccel/engine/sharding/sharded_model.h"
@@ -225,13 +226,37 @@ at::Tensor part_of(const at::Tensor& whole, const at::Tensor& parameter, const P
   return laid_out.as_strided({place.numel}, {1}, place.parameter_offset).clone();
 }
 
-void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTensors& divided) {
+// Of the states that this rank will take.
+void ShardedOptimizer::make_places(StatePlaces& places, Optimizer& whole) const {
+  const OptimizerTraits& kind = *traits_of(optimizer_);
+  std::vector<StateField> wanted;
+  for (const auto& group : whole.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = whole.state().find(parameter.unsafeGetTensorImpl());
+      const ShardedModel* const model = model_of(parameter);
+      const ShardPiece* const piece = model == nullptr ? nullptr : model->piece_of(parameter);
+      if (found == whole.state().end() || (model != nullptr && piece == nullptr)) continue;
+      const OptimizerStateView view(kind, *found->second);
+      for (std::size_t f = 0; f < view.tensors.size(); ++f) {
+        const at::Tensor& own = piece == nullptr ? parameter : piece->tensor;
+        if (view.tensors[f]->defined() && view.tensors[f]->scalar_type() == own.scalar_type())
+          wanted.push_back({own, f});
+      }
+    }
+  }
+  places.make(wanted);
+}
+
+void ShardedOptimizer::take_states(Optimizer& whole,
+                                   const checkpoint::DividedTensors& divided,
+                                   StatePlaces* places) {
   const at::NoGradGuard no_grad;
   if (auto* archived = dynamic_cast<checkpoint::ArchivedOptimizer*>(&whole)) {
     take_archived_states(*archived, *this, divided, optimizer_);
     return note_states();
   }
   const OptimizerTraits& kind = *traits_of(optimizer_);
+  if (places != nullptr) make_places(*places, whole);
   const auto& before = optimizer_.state();
   std::remove_cvref_t<decltype(optimizer_.state())> after;  // what is mapped may fail to be copied
   for (std::size_t g = 0; g < whole.param_groups().size(); ++g) {
@@ -241,27 +266,35 @@ void ShardedOptimizer::take_states(Optimizer& whole, const checkpoint::DividedTe
       if (found == whole.state().end()) continue;
       const ShardedModel* model = model_of(parameter);
       if (model == nullptr) {
-        after[found->first] = found->second->clone();
+        auto& own = after[found->first] = found->second->clone();
+        std::size_t f = 0;
+        for (at::Tensor* field : OptimizerStateView(kind, *own).tensors) {
+          if (field->defined())
+            *field = checkpoint::placed_state(places, {parameter, f}, at::Tensor(), *field);
+          ++f;
+        }
         continue;
       }
       const ShardPiece* piece = model->piece_of(parameter);
       if (piece == nullptr) continue;
       std::unique_ptr<OptimizerParamState> state = found->second->clone();
       const auto present = before.find(piece->tensor.unsafeGetTensorImpl());
-      c10::SmallVector<at::Tensor*, 4> places;
+      c10::SmallVector<at::Tensor*, 4> present_fields;
       if (present != before.end() && kind.has_state(*present->second))
-        places = OptimizerStateView(kind, *present->second).tensors;
+        present_fields = OptimizerStateView(kind, *present->second).tensors;
       std::size_t i = 0;
       for (at::Tensor* field : OptimizerStateView(kind, *state).tensors) {
-        const at::Tensor place = i < places.size() ? *places[i] : at::Tensor();
-        ++i;
+        const std::size_t f = i++;
         if (!field->defined()) continue;
         const auto* parts = divided.find(*field);
-        *field = checkpoint::placed_into(
-            place,
-            shaped_as(
-                piece->tensor,
-                parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values));
+        const at::Tensor loaded = shaped_as(
+            piece->tensor,
+            parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values);
+        *field =
+            checkpoint::placed_state(places,
+                                     {piece->tensor, f},
+                                     f < present_fields.size() ? *present_fields[f] : at::Tensor(),
+                                     loaded);
       }
       after[piece->tensor.unsafeGetTensorImpl()] = std::move(state);
     }

@@ -53,6 +53,7 @@ class RankExchange;
 namespace accel {
 
 class AsyncSave;
+class StatePlaces;
 
 using CheckpointHook = std::function<void(const std::filesystem::path& folder)>;
 // Removes from `weights` what the save leaves out; the same on every rank.
@@ -90,6 +91,8 @@ struct CheckpointObjects {
   // Which tensors are spread over the ranks; nullptr: none, all ranks have the same. Filled by
   // Accelerator::checkpoint_objects().
   checkpoint::DividedTensors* divided = nullptr;
+  // By optimizer: where loaded states go; nullptr or none: into memory. Filled as above.
+  std::vector<StatePlaces*> state_places;
   // CheckpointFormat::kAccelerate: the files are those that Accelerate writes under FSDP. Filled as above.
   bool is_fsdp = false;
 };

@@ -106,6 +106,11 @@ struct FullyShardedDataParallelPlugin {
   // CPU they are there always: true changes nothing, and accel says so once.
   std::optional<bool> cpu_offload;
 
+  // A folder on a disk: the states of optimizers lie in files without a name there, and so do the parameters in full precision
+  // that a mixed_precision_policy keeps beside the model. They come into memory for the step, part by part; the bits are the same.
+  // Each rank may name another one. Needs room for this rank's states. docs/guides/offload.md. ZeRO: see accel/deepspeed.h.
+  std::optional<std::string> offload_optimizer_nvme_path;
+
   // Activations of each unit are not kept for the backward: the unit is computed again there, with the same bits. Needs an
   // auto_wrap_policy, which says what a unit is. docs/guides/activations.md has what counts as a unit's computation, and limits.
   // FSDP_ACTIVATION_CHECKPOINTING, else false.

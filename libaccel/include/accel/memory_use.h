@@ -26,7 +26,8 @@ struct MemoryUse {
   std::int64_t masters = 0;  // shards in full precision beside them, with a mixed precision policy
   std::int64_t whole = 0;    // frozen and ignored parameters, and buffers
   std::int64_t gradients = 0;  // that are there now: of shards where they are divided, else whole
-  std::int64_t optimizer = 0;  // tensors of its state; 0 before the first step
+  std::int64_t optimizer =
+      0;  // tensors of its state in memory, not those on disk; 0 before the first step
 
   // Units in memory while they are used, with the shards of all ranks: FULL_SHARD over several nodes, else 0.
   std::int64_t paged = 0;

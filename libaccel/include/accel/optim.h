@@ -29,6 +29,8 @@ class Optimizer;
 
 namespace accel {
 
+class StatePlaces;
+
 namespace detail {
 class Preparation;
 class StepGate;
@@ -86,6 +88,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   // States lie in a file without a name in this folder, and come into memory for the step, part by part. Throws kUnsupported for
   // an optimizer whose states cannot be taken apart, kFileIo for a folder in which no file can be made.
   void keep_state_in(const std::string& folder) const;
+  // Where loads put states; nullptr: into memory.
+  [[nodiscard]] StatePlaces* state_places() const noexcept;
   // Steps clip the norm of the gradients of all groups together to max_norm.
   void set_clipping(double max_norm) const;
   // Steps an optimizer that has stepped in no backward (accel/lomo.h), by the gradients of all, which go. max_norm: to clip to.

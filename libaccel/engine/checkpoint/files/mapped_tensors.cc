@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "libaccel/engine/checkpoint/files/tensor_file.h"
+#include "libaccel/engine/optim/state_file.h"
 
 namespace accel::checkpoint {
 namespace {
@@ -79,6 +80,25 @@ at::Tensor placed_into(const at::Tensor& present, const at::Tensor& loaded) {
   if (!has_place_for(present, loaded)) return owned(loaded);
   copy_loaded(present, loaded);
   return present;
+}
+
+at::Tensor place_on_disk(const StatePlaces* places,
+                         const StateField& field,
+                         const at::Tensor& loaded) {
+  if (places == nullptr) return {};
+  at::Tensor place = places->place_of(field);
+  return has_place_for(place, loaded) ? place : at::Tensor();
+}
+
+at::Tensor placed_state(const StatePlaces* places,
+                        const StateField& field,
+                        const at::Tensor& present,
+                        const at::Tensor& loaded) {
+  const at::Tensor place = place_on_disk(places, field, loaded);
+  if (!place.defined()) return placed_into(present, loaded);
+  copy_to_disk(place, loaded);
+  if (is_mapped(loaded)) file_of(loaded).verify_unchanged();
+  return place;
 }
 
 }  // namespace accel::checkpoint

@@ -15,6 +15,7 @@
 
 #include <accel/safetensors.h>
 
+#include "libaccel/engine/optim/state_places.h"
 #include "runtime/checkpoint/mapped_file.h"
 
 namespace accel::checkpoint {
@@ -34,5 +35,15 @@ void copy_loaded(const at::Tensor& to, const at::Tensor& loaded);
 [[nodiscard]] bool has_place_for(const at::Tensor& present, const at::Tensor& loaded);
 // What an object is to have in place of `present`: a mapped one is copied into that where it fits.
 [[nodiscard]] at::Tensor placed_into(const at::Tensor& present, const at::Tensor& loaded);
+// Of states that may lie on disk (engine/optim/state_places.h): the place that one of such a shape and type has there; undefined: none,
+// as where `places` is nullptr.
+[[nodiscard]] at::Tensor place_on_disk(const StatePlaces* places,
+                                       const StateField& field,
+                                       const at::Tensor& loaded);
+// As placed_into(), and into that place where there is one.
+[[nodiscard]] at::Tensor placed_state(const StatePlaces* places,
+                                      const StateField& field,
+                                      const at::Tensor& present,
+                                      const at::Tensor& loaded);
 
 }  // namespace accel::checkpoint

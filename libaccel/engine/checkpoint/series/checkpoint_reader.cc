@@ -147,8 +147,10 @@ class Stager {
       }
       SavedOptimizer saved{std::move(loaded.tensors),
                            source_.text(stem + std::string(kValueSuffix))};
+      StatePlaces* const places =
+          i < objects_.state_places.size() ? objects_.state_places[i] : nullptr;
       staged_.tensors_.push_back(
-          prepare_optimizer_load(*objects_.optimizers[i], names, std::move(saved), stem));
+          prepare_optimizer_load(*objects_.optimizers[i], names, std::move(saved), stem, places));
     }
   }
 

@@ -34,6 +34,7 @@
 #include "libaccel/engine/checkpoint/files/state_files.h"
 #include "libaccel/engine/checkpoint/states/archived_optimizer.h"
 #include "libaccel/engine/checkpoint/states/named_states.h"
+#include "libaccel/engine/optim/state_places.h"
 #include "libaccel/tensors/optimizer_traits.h"
 #include "libaccel/tensors/unique_parameters.h"
 
@@ -141,47 +142,62 @@ json parse_json(const std::string& text, const std::string& what) {
 struct PendingLoad {
   Optimizer* optimizer;
   const OptimizerTraits* kind;
-  std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> states;
-  std::vector<json> options;  // one per group
+  StatePlaces* places;  // nullptr: states are in memory
+  std::vector<std::pair<at::Tensor, std::unique_ptr<OptimizerParamState>>> states;  // by parameter
+  std::vector<json> options;                                                        // one per group
 
   // What has no place in the optimizer yet gets memory of its own, while a lack of it changes nothing.
   void own_what_is_new() {
-    for (auto& [key, state] : states) {
-      for_each_place(key, *state, [](const at::Tensor& place, at::Tensor& loaded) {
-        if (!has_place_for(place, loaded)) loaded = owned(loaded);
-      });
-    }
-  }
-
-  // use(place, loaded) for each tensor of a state; place: what the optimizer has there, or undefined.
-  template <typename Use>
-  void for_each_place(void* key, OptimizerParamState& loaded, Use use) const {
-    const auto& present = optimizer->state();
-    const auto found = present.find(key);
-    c10::SmallVector<at::Tensor*, 4> places;
-    if (found != present.end() && kind->has_state(*found->second))
-      places = OptimizerStateView(*kind, *found->second).tensors;
-    std::size_t i = 0;
-    for (at::Tensor* const tensor : OptimizerStateView(*kind, loaded).tensors) {
-      const at::Tensor place = i < places.size() ? *places[i] : at::Tensor();
-      ++i;
-      if (tensor->defined()) use(place, *tensor);
-    }
+    if (places != nullptr) make_places();
+    for_each_field([this](const StateField& field, const at::Tensor& present, at::Tensor& loaded) {
+      if (!place_on_disk(places, field, loaded).defined() && !has_place_for(present, loaded))
+        loaded = owned(loaded);
+    });
   }
 
   void apply() {
     const at::NoGradGuard no_grad;
-    for (auto& [key, state] : states) {
-      for_each_place(key, *state, [](const at::Tensor& place, at::Tensor& loaded) {
-        loaded = placed_into(place, loaded);
-      });
-    }
-    auto& present = optimizer->state();
-    present.clear();
-    for (auto& [key, state] : states) present[key] = std::move(state);
+    for_each_field([this](const StateField& field, const at::Tensor& present, at::Tensor& loaded) {
+      loaded = placed_state(places, field, present, loaded);
+    });
+    auto& state = optimizer->state();
+    state.clear();
+    for (auto& [parameter, loaded] : states)
+      state[parameter.unsafeGetTensorImpl()] = std::move(loaded);
     for (size_t g = 0; g < options.size(); ++g) {
       visit(kind->option_fields(optimizer->param_groups()[g].options()),
             FieldReader("", options[g], nullptr));
+    }
+  }
+
+ private:
+  void make_places() {
+    std::vector<StateField> wanted;
+    for_each_field([&](const StateField& field, const at::Tensor&, const at::Tensor& loaded) {
+      if (loaded.sizes() == field.parameter.sizes() &&
+          loaded.scalar_type() == field.parameter.scalar_type())
+        wanted.push_back(field);
+    });
+    places->make(wanted);
+  }
+
+  // use(field, present, loaded) for each tensor of a state; present: what the optimizer has there, or undefined.
+  template <typename Use>
+  void for_each_field(Use use) const {
+    const auto& present = optimizer->state();
+    for (const auto& [parameter, loaded] : states) {
+      const auto found = present.find(parameter.unsafeGetTensorImpl());
+      c10::SmallVector<at::Tensor*, 4> fields;
+      if (found != present.end() && kind->has_state(*found->second))
+        fields = OptimizerStateView(*kind, *found->second).tensors;
+      std::size_t i = 0;
+      for (at::Tensor* const tensor : OptimizerStateView(*kind, *loaded).tensors) {
+        const std::size_t field = i++;
+        if (!tensor->defined()) continue;
+        use(StateField{parameter, field},
+            field < fields.size() ? *fields[field] : at::Tensor(),
+            *tensor);
+      }
     }
   }
 };
@@ -238,10 +254,12 @@ class OptimizerLoader {
   OptimizerLoader(Optimizer& optimizer,
                   const OptimizerTraits& kind,
                   const ParameterNames& names,
-                  std::string what)
+                  std::string what,
+                  StatePlaces* places)
       : names_(names), what_(std::move(what)), groups_(unique_groups(optimizer)) {
     pending_->optimizer = &optimizer;
     pending_->kind = &kind;
+    pending_->places = places;
   }
 
   std::function<void()> prepare(const json& root, safetensors::TensorMap tensors) {
@@ -293,7 +311,7 @@ class OptimizerLoader {
     }
     std::unique_ptr<OptimizerParamState> state = pending_->kind->make_state();
     visit(pending_->kind->state_fields(*state), FieldReader(prefix, scalars, &tensors));
-    pending_->states.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
+    pending_->states.emplace_back(parameter, std::move(state));
   }
 
   // LBFGS: over all parameters, as often as they are listed.
@@ -444,7 +462,8 @@ bool may_have_divided_states(const Optimizer& optimizer) {
 std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
                                              const ParameterNames& names,
                                              SavedOptimizer saved,
-                                             const std::string& what) {
+                                             const std::string& what,
+                                             StatePlaces* places) {
   const json root = parse_json(saved.json, what);
   try {
     if (auto* stateful = dynamic_cast<Stateful*>(&optimizer)) {
@@ -453,7 +472,8 @@ std::function<void()> prepare_optimizer_load(Optimizer& optimizer,
     const OptimizerTraits* const kind = traits_of(optimizer);
     if (kind == nullptr)
       return prepare_archived_load(optimizer, root, names, std::move(saved), what);
-    return OptimizerLoader(optimizer, *kind, names, what).prepare(root, std::move(saved.tensors));
+    return OptimizerLoader(optimizer, *kind, names, what, places)
+        .prepare(root, std::move(saved.tensors));
   } catch (const json::exception& error) {
     throw_mismatch(what + ".json lacks a field or has one of another type: " + error.what());
   }

@@ -31,6 +31,10 @@ namespace torch::optim {
 class Optimizer;
 }
 
+namespace accel {
+class StatePlaces;
+}
+
 namespace accel::checkpoint {
 
 class ParameterNames {
@@ -71,11 +75,12 @@ struct SavedOptimizer {
 [[nodiscard]] bool copies_loaded_states(const torch::optim::Optimizer& optimizer);
 
 // Checks everything now; the returned function changes the optimizer and cannot fail on what was
-// saved. `what` names the optimizer in messages ("optimizer_1"). Errors  throws
-// kCheckpointMismatch: another type, other groups or parameters, a tensor of another shape.
+// saved. `what` names the optimizer in messages ("optimizer_1"). places: where states go; nullptr: into memory. Errors  throws
+// kCheckpointMismatch: another type, other groups or parameters, a tensor of another shape; kDiskFull: no room for places.
 [[nodiscard]] std::function<void()> prepare_optimizer_load(torch::optim::Optimizer& optimizer,
                                                            const ParameterNames& names,
                                                            SavedOptimizer saved,
-                                                           const std::string& what);
+                                                           const std::string& what,
+                                                           StatePlaces* places = nullptr);
 
 }  // namespace accel::checkpoint

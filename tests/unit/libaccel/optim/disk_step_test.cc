@@ -42,6 +42,8 @@ using ::testing::HasSubstr;
 using torch::optim::Optimizer;
 
 constexpr DiskBuffers kSmall{.num_buffers = 2, .bucket_bytes = 128 << 10};
+// After a step: the kernel may keep pages of a bucket that was written for a while. All states are more than five buckets.
+constexpr std::size_t kMostResident = 3 * kSmall.bucket_bytes;
 
 at::Tensor waves(at::IntArrayRef shape, double start) {
   return at::sin(at::linspace(start, start + 7.0, c10::multiply_integers(shape))).view(shape);
@@ -192,7 +194,7 @@ TEST_F(AdamWOnDisk, LeavesNoStateInMemory) {
     step_of_both(&disk, step);
     EXPECT_GT(disk.num_buckets(), 5U);
     EXPECT_GE(disk.file().bytes(), std::size_t{2} * (211 * 301 + 160 * 130) * sizeof(float));
-    EXPECT_LE(disk.file().resident_bytes(), 2 * kSmall.bucket_bytes);
+    EXPECT_LE(disk.file().resident_bytes(), kMostResident);
   }
 }
 
@@ -213,7 +215,7 @@ TEST_F(AdamWOnDisk, GoesOnFromStatesInMemoryAndBack) {
   {
     DiskStep disk(optimizer_, folder_.path(), kSmall);
     step_of_both(&disk, 1);
-    EXPECT_LE(disk.file().resident_bytes(), 2 * kSmall.bucket_bytes);
+    EXPECT_LE(disk.file().resident_bytes(), kMostResident);
     step_of_both(&disk, 2);
   }
   step_of_both(nullptr, 3);  // states outlive what keeps them
@@ -316,7 +318,7 @@ TEST(DiskStep, StepsTensorsOfMuonWhole) {
   }
   for (std::size_t p = 0; p < expected.size(); ++p)
     EXPECT_TRUE(are_same_bits(expected[p], on_disk[p])) << p;
-  EXPECT_LE(disk.file().resident_bytes(), 2 * kSmall.bucket_bytes);
+  EXPECT_LE(disk.file().resident_bytes(), kMostResident);
 }
 
 }  // namespace
