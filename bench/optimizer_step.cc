@@ -2,9 +2,10 @@
 //
 //   optimizer_step MODE SIZES STEPS     prints "sum|sample..." of the parameters, then a line of seconds per step
 //   optimizer_step copy SIZES STEPS     the seconds to copy the memory of all parameters once, per step
+//   optimizer_step disk SIZES STEPS FOLDER
 //
 // MODE is own (torch::optim::AdamW), apart (fused kernels, each parameter in memory of its own) or unit (fused kernels,
-// all parameters in one memory, as the pieces of a sharded model). SIZES is a file with one number of elements per
+// all parameters in one memory, as the pieces of a sharded model). disk is apart with the states in a file in FOLDER. SIZES is a file with one number of elements per
 // line. Element i of all parameters and gradients has the same value in every mode and in the peer's program.
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/optim/adamw.h>
 
+#include "libaccel/engine/optim/disk_step.h"
 #include "libaccel/engine/optim/fused_step.h"
 
 namespace {
@@ -79,7 +82,10 @@ void print(const std::vector<double>& numbers) {
   std::printf("\n");
 }
 
-int run(const std::string& mode, const std::vector<std::int64_t>& sizes, int steps) {
+int run(const std::string& mode,
+        const std::vector<std::int64_t>& sizes,
+        int steps,
+        const std::string& folder) {
   const at::NoGradGuard no_grad;
   Parameters parameters = make_parameters(sizes, mode == "unit" || mode == "copy");
   if (mode == "copy") {
@@ -88,12 +94,17 @@ int run(const std::string& mode, const std::vector<std::int64_t>& sizes, int ste
   }
   torch::optim::AdamW optimizer(parameters.list, torch::optim::AdamWOptions(3e-4));
   accel::FusedStep fused(optimizer);
-  const bool is_padded = mode == "unit";
+  std::optional<accel::DiskStep> disk;
+  if (mode == "disk") disk.emplace(optimizer, folder);
+  const auto is_padded = [is_unit = mode == "unit"](const at::Tensor&) { return is_unit; };
+  const auto fused_step = [&](const auto& padded) { fused.step(padded); };
   const auto seconds = timed(steps, [&] {
     if (mode == "own") {
       optimizer.step();
+    } else if (disk) {
+      disk->step(fused_step, is_padded);
     } else {
-      fused.step([is_padded](const at::Tensor&) { return is_padded; });
+      fused_step(is_padded);
     }
   });
   std::vector<double> results;
@@ -109,13 +120,14 @@ int run(const std::string& mode, const std::vector<std::int64_t>& sizes, int ste
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "use: optimizer_step own|apart|unit|copy SIZES STEPS\n");
+  const bool has_folder = argc > 1 && std::string(argv[1]) == "disk";
+  if (argc != (has_folder ? 5 : 4)) {
+    std::fprintf(stderr, "use: optimizer_step own|apart|unit|copy|disk SIZES STEPS [FOLDER]\n");
     return 2;
   }
   at::set_num_threads(1);
   std::ifstream file(argv[2]);
   std::vector<std::int64_t> sizes;
   for (std::int64_t numel = 0; file >> numel;) sizes.push_back(numel);
-  return run(argv[1], sizes, std::atoi(argv[3]));
+  return run(argv[1], sizes, std::atoi(argv[3]), has_folder ? argv[4] : "");
 }
