@@ -15,7 +15,8 @@
 // Threads:  the thread that owns the model; operators on any thread afterwards.
 // Cost:     a forward casts each weight once. Code that takes data_ptr() holds the weights
 //           meanwhile (accel/with_params.h).
-// Source:   accelerate 1.15.0, big_modeling.py and hooks.py: LayerwiseCastingHook.
+// Source:   accelerate 1.15.0, big_modeling.py and hooks.py: LayerwiseCastingHook
+//           (tests/peer/module_tensors.py).
 #pragma once
 
 #include <string>

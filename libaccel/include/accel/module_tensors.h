@@ -11,7 +11,7 @@
 // together, and optimizers see it.
 //
 // Threads:  the thread that owns the model.
-// Source:   accelerate 1.15.0, utils/modeling.py (tests/peer/device_maps.py).
+// Source:   accelerate 1.15.0, utils/modeling.py (tests/peer/module_tensors.py).
 #pragma once
 
 #include <memory>
