@@ -65,8 +65,9 @@ class OffloadedTraining {
   }
 
   // before_step: called each time when there are gradients.
-  void train(int steps, const std::function<void()>& before_step = {}) {
-    for (int step = 0; step < steps; ++step) {
+  void train(int batches, const std::function<void()>& before_step = {}) {
+    for (int batch = 0; batch < batches; ++batch) {
+      const auto accumulating = accelerator.accumulate(*model);
       at::Tensor loss = (*model)(at::randn({4, width_})).square().mean();
       accelerator.backward(loss);
       if (before_step) before_step();

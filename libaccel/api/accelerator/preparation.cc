@@ -366,12 +366,54 @@ AcceleratedOptimizer Preparation::keep_optimizer(
   match_optimizers();
   if (fsdp && !fsdp->optimizer_folder.empty())
     optimizers.back().keep_state_in(fsdp->optimizer_folder);
+  if (fsdp && fsdp->steps_in_backward) step_in_backward(optimizers.back());
   const AcceleratedOptimizer& prepared = optimizers.back();
   for (const AcceleratedScheduler& waiting : unmatched_) {
     if (waiting.scheduler().optimizer() == &prepared.optimizer())
       waiting.set_optimizers({prepared});
   }
   return prepared;
+}
+
+// Where gradients land for good in the backward.
+void Preparation::step_in_backward(const AcceleratedOptimizer& optimizer) {
+  const char* fault = nullptr;
+  if (is_reproducible) {
+    fault = "gradients of reproducible steps are summed behind it";
+  } else if (recipe.reduce && *recipe.reduce != at::kFloat) {
+    fault = "the reduce_dtype is not that of the optimizer's parameters";
+  } else if (state.num_processes() > 1 &&
+             (fsdp->keeps_whole_gradients || fsdp->strategy == ShardingStrategy::kNoShard)) {
+    fault = "each rank has all gradients";
+  }
+  if (fault != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                std::string("step_in_backward cannot be used here: ") + fault,
+                "leave it out, or use ZeRO stage 2 or 3, SHARD_GRAD_OP or FULL_SHARD, without "
+                "another reduce_dtype than that of the parameters");
+  }
+  const auto on_gradient = optimizer.step_in_backward();
+  if (state.num_processes() > 1) {
+    on_gradient_.push_back(on_gradient);
+    return tell_gradients();
+  }
+  std::vector<NamedParameter> parameters;
+  for (const auto& group : optimizer.optimizer().param_groups())
+    for (const at::Tensor& parameter : group.params()) parameters.push_back({"", parameter});
+  landing_.push_back(std::make_unique<GradientHooks>(
+      parameters, [parameters, on_gradient](std::size_t i, const at::Tensor& /*arrived*/) {
+        on_gradient(parameters[i].tensor, parameters[i].tensor.grad());
+      }));
+}
+
+void Preparation::tell_gradients() {
+  if (on_gradient_.empty()) return;
+  for (const auto& model : sharded_models_) {
+    model->set_on_gradient(
+        [all = on_gradient_](const at::Tensor& piece, const at::Tensor& gradient) {
+          for (const auto& each : all) each(piece, gradient);
+        });
+  }
 }
 
 void Preparation::match_optimizers() {
@@ -381,6 +423,7 @@ void Preparation::match_optimizers() {
         optimizers[i].optimizer(), sharded_optimizers_[i], sharded_models_);
     optimizers[i].set_gate(sharded_optimizers_[i]);
   }
+  tell_gradients();
 }
 
 AcceleratedScheduler Preparation::add_scheduler(std::shared_ptr<Scheduler> scheduler) {

@@ -22,6 +22,7 @@
 
 #include "libaccel/api/accelerator/deepspeed_setup.h"
 #include "libaccel/api/accelerator/model_runtime.h"
+#include "libaccel/engine/gradients/gradient_hooks.h"
 #include "libaccel/engine/optim/step_gate.h"
 #include "libaccel/engine/precision/precision_recipe.h"
 #include "libaccel/engine/process/mesh.h"
@@ -117,12 +118,20 @@ class Preparation {
   [[nodiscard]] std::shared_ptr<ModelSync> make_sync(const torch::nn::Module& module,
                                                      std::shared_ptr<ProcessGroup> world);
   void warn_of_options_without_effect(const ModelSync* sync, bool has_page_budget) const;
+  // Throws kUnsupported where gradients are not complete in the backward.
+  void step_in_backward(const AcceleratedOptimizer& optimizer);
+  // Optimizers that step in the backward hear of the gradients of divided models.
+  void tell_gradients();
 
   DeepSpeedSetup deepspeed_;
   std::shared_ptr<Mesh> mesh_;
   std::vector<std::shared_ptr<sharding::ShardedModel>> sharded_models_;  // of some models
   // By place in optimizers; nullptr: it steps whole parameters.
   std::vector<std::shared_ptr<sharding::ShardedOptimizer>> sharded_optimizers_;
+  std::vector<std::unique_ptr<GradientHooks>>
+      landing_;  // on one process, of optimizers that step in the backward
+  std::vector<std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)>>
+      on_gradient_;  // of optimizers that step in the backward, on several processes
   std::vector<AcceleratedScheduler> unmatched_;  // whose optimizers were not prepared yet
 };
 

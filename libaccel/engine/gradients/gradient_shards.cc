@@ -163,6 +163,7 @@ void GradientShards::reduce(std::size_t group, std::span<const std::uint8_t> arr
     replicas_->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
   if (state.shard.scalar_type() != units_[unit].dtype)
     state.shard = state.shard.to(units_[unit].dtype);
+  if (when_reduced_) when_reduced_(unit, state.shard);
 }
 
 // Out of where the gradients lie. False, on all ranks alike, where some cannot be seen by all.

@@ -23,8 +23,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -61,6 +63,10 @@ class GradientShards final : public GradientPolicy {
   void finish(std::span<const std::uint8_t> arrived) override;
   void drop() noexcept override;
   [[nodiscard]] Error second_gradient(const NamedParameter& parameter) const override;
+
+  // Called in the backward for each unit whose gradient is complete, with what take_gradient() will return.
+  using WhenReduced = std::function<void(std::size_t unit, const at::Tensor& shard)>;
+  void set_when_reduced(WhenReduced when_reduced) { when_reduced_ = std::move(when_reduced); }
 
   // [shard_numel] the average over the ranks, of the last exchange. Not kept by this object once taken.
   [[nodiscard]] at::Tensor take_gradient(std::size_t unit);
@@ -107,6 +113,7 @@ class GradientShards final : public GradientPolicy {
   std::shared_ptr<ProcessGroup> shards_;    // over whom a unit is divided
   std::shared_ptr<ProcessGroup> replicas_;  // who have the same shards; nullptr: nobody else
   int model_;
+  WhenReduced when_reduced_;
   std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
   at::Tensor scale_;                    // 0-d, as a number of the program: it changes no dtype
 

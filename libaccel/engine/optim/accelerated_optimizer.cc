@@ -1,12 +1,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Type.h>
 #include <torch/optim/optimizer.h>
 
@@ -67,7 +69,8 @@ struct AcceleratedOptimizer::Shared {
   std::optional<FusedStep> fused;
   std::optional<double> clipping;  // the norm that steps clip to
   std::shared_ptr<DiskStep> disk;  // nullptr: states are in memory
-  std::size_t num_listed = 0;      // entries of all groups when these were last looked at
+  BackwardSteps backward_steps;
+  std::size_t num_listed = 0;  // entries of all groups when these were last looked at
 
   [[nodiscard]] bool steps_in_backward() const {
     return dynamic_cast<const BackwardOptimizer*>(optimizer.get()) != nullptr;
@@ -86,14 +89,49 @@ struct AcceleratedOptimizer::Shared {
     return count;
   }
 
+  void step_all(const FusedStep::IsPadded& is_padded) {
+    if (fused) return fused->step(is_padded);
+    optimizer->step();
+  }
+
+  [[nodiscard]] bool is_piece(const at::Tensor& parameter) const {
+    return gate != nullptr && gate->is_piece(parameter);
+  }
+
+  [[nodiscard]] SpeculativeStep* speculation() const {
+    return disk == nullptr ? nullptr : disk->speculation();
+  }
+
+  // A gradient is complete, in the backward.
+  void land(const at::Tensor& parameter, const at::Tensor& gradient) {
+    SpeculativeStep* const ahead = speculation();
+    if (ahead == nullptr || !gradient_state.sync_gradients()) return;
+    at::Tensor inverse_scale;
+    if (scaler != nullptr && scaler->is_enabled())
+      inverse_scale = at::full({}, static_cast<float>(1.0 / scaler->get_scale()), at::kFloat);
+    ahead->land(
+        parameter,
+        gradient,
+        inverse_scale,
+        [this](const auto& is_padded) { step_all(is_padded); },
+        [this](const at::Tensor& stepped) { return is_piece(stepped); });
+  }
+
+  // Counts what step(), which has been called, makes of a step in the backward.
+  template <typename Call>
+  void count_backward_step(const Call& step) {
+    SpeculativeStep* const ahead = speculation();
+    if (ahead == nullptr || ahead->is_empty()) return step();
+    const bool was_right = ahead->is_right();
+    step();
+    const bool was_skipped = !ahead->is_empty();  // an overflow: nobody has looked at it
+    ahead->drop();
+    ++(was_right && !was_skipped ? backward_steps.kept : backward_steps.undone);
+  }
+
   void update() {
-    const auto step = [this](const FusedStep::IsPadded& is_padded) {
-      if (fused) return fused->step(is_padded);
-      optimizer->step();
-    };
-    const auto is_piece = [this](const at::Tensor& parameter) {
-      return gate != nullptr && gate->is_piece(parameter);
-    };
+    const auto step = [this](const FusedStep::IsPadded& is_padded) { step_all(is_padded); };
+    const auto is_piece = [this](const at::Tensor& parameter) { return this->is_piece(parameter); };
     if (disk == nullptr) return step(is_piece);
     disk->step(
         step, is_piece, [this](const at::Tensor& stepped, std::int64_t begin, std::int64_t numel) {
@@ -153,7 +191,8 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
                                             nullptr,
                                             std::nullopt,
                                             std::nullopt,
-                                            nullptr});
+                                            nullptr,
+                                            {}});
   shared_->remove_repeated();
   // What is on record is of another one, that was at the same address.
   if (shared_->scaler != nullptr) shared_->scaler->forget(*shared_->optimizer);
@@ -168,7 +207,8 @@ void AcceleratedOptimizer::step() const {
   if (gate != nullptr) gate->settle();
   if (shared_->scaler != nullptr) unscale();
   if (shared_->clipping) shared_->clip(*shared_->clipping);
-  shared_->write([this] { shared_->step_by([this] { shared_->update(); }); });
+  shared_->count_backward_step(
+      [this] { shared_->write([this] { shared_->step_by([this] { shared_->update(); }); }); });
   if (shared_->scaler != nullptr) shared_->scaler->update();
 }
 
@@ -207,7 +247,11 @@ void AcceleratedOptimizer::unscale() const {
   GradScaler& scaler = *shared_->scaler;
   detail::StepGate* const gate = shared_->gate.get();
   if (gate != nullptr) gate->settle();
-  if (!scaler.ensure_unscaled(*shared_->optimizer) || gate == nullptr) return;
+  SpeculativeStep* const ahead = shared_->speculation();
+  const bool was_right = ahead != nullptr && ahead->is_right();
+  if (!scaler.ensure_unscaled(*shared_->optimizer)) return;
+  if (was_right) ahead->gradients_were_unscaled();
+  if (gate == nullptr) return;
   scaler.combine_overflow(*shared_->optimizer,
                           [&](at::Tensor& found) { gate->combine_overflow(found); });
 }
@@ -218,6 +262,18 @@ void AcceleratedOptimizer::set_clipping(double max_norm) const {
 
 void AcceleratedOptimizer::keep_state_in(const std::string& folder) const {
   shared_->disk = std::make_shared<DiskStep>(*shared_->optimizer, folder);
+}
+
+AcceleratedOptimizer::OnGradient AcceleratedOptimizer::step_in_backward() const {
+  shared_->disk->step_in_backward();
+  return [weak = std::weak_ptr<Shared>(shared_)](const at::Tensor& parameter,
+                                                 const at::Tensor& gradient) {
+    if (const auto shared = weak.lock()) shared->land(parameter, gradient);
+  };
+}
+
+BackwardSteps AcceleratedOptimizer::backward_steps() const noexcept {
+  return shared_->backward_steps;
 }
 
 StatePlaces* AcceleratedOptimizer::state_places() const noexcept {

@@ -26,9 +26,6 @@ namespace {
 
 using torch::optim::Optimizer;
 
-// Parts of parameters begin at multiples: of pages, and of what kernels of operators do at once.
-constexpr std::int64_t kPartElements = 4096;
-
 const OptimizerTraits& checked_traits(const Optimizer& optimizer) {
   const OptimizerTraits* const traits = traits_of(optimizer);
   const char* fault = nullptr;
@@ -216,6 +213,13 @@ DiskStep::DiskStep(Optimizer& optimizer,
                   " bytes, expected at least 2 that are not empty");
 }
 
+SpeculativeStep& DiskStep::step_in_backward() {
+  if (speculation_ == nullptr)
+    speculation_ =
+        std::make_unique<SpeculativeStep>(optimizer_, traits_, file_, kept_, buffers_.bucket_bytes);
+  return *speculation_;
+}
+
 void DiskStep::make(std::span<const StateField> wanted) {
   const std::size_t num_fields = OptimizerStateView(traits_, *traits_.make_state()).tensors.size();
   std::vector<at::Tensor> like;
@@ -227,7 +231,7 @@ void DiskStep::make(std::span<const StateField> wanted) {
   }
   const std::vector<at::Tensor> made = file_.make(like);
   for (std::size_t i = 0; i < made.size(); ++i) {
-    Kept& kept = kept_[missing[i].parameter.unsafeGetTensorImpl()];
+    StatesOnDisk& kept = kept_[missing[i].parameter.unsafeGetTensorImpl()];
     kept.parameter = missing[i].parameter;
     kept.fields.resize(num_fields);
     kept.fields[missing[i].field] = made[i];
@@ -391,6 +395,11 @@ void DiskStep::keep(const Slice& slice) {
 void DiskStep::step(const Step& step, const IsPadded& is_padded, const WasStepped& was_stepped) {
   const at::NoGradGuard no_grad;
   const StepMemory memory;
+  if (speculation_ != nullptr && speculation_->is_right()) {
+    speculation_->commit(was_stepped);
+    return;
+  }
+  if (speculation_ != nullptr) speculation_->drop();
   make_places();
   take_in();
   std::vector<Bucket> all = buckets();

@@ -17,12 +17,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/engine/optim/speculative_step.h"
 #include "libaccel/engine/optim/state_file.h"
 #include "libaccel/engine/optim/state_places.h"
 
@@ -63,15 +64,16 @@ class DiskStep final : public StatePlaces {
   void make(std::span<const StateField> wanted) override;
   [[nodiscard]] at::Tensor place_of(const StateField& wanted) const override;
 
+  // Lets parameters be stepped in the backward; gradients are to be told to the result. step() takes over what is right of it.
+  SpeculativeStep& step_in_backward();
+  // nullptr: without step_in_backward().
+  [[nodiscard]] SpeculativeStep* speculation() const noexcept { return speculation_.get(); }
+
   [[nodiscard]] const StateFile& file() const noexcept { return file_; }
   // Of the last step.
   [[nodiscard]] std::size_t num_buckets() const noexcept { return num_buckets_; }
 
  private:
-  struct Kept {
-    at::Tensor parameter;            // its address is the key as long as it lives
-    std::vector<at::Tensor> fields;  // by tensor of its state; undefined: it has none
-  };
   struct Slice;
   class Groups;
   using Bucket = std::vector<Slice>;
@@ -90,8 +92,9 @@ class DiskStep final : public StatePlaces {
   const OptimizerTraits& traits_;
   DiskBuffers buffers_;
   StateFile file_;
-  std::unordered_map<const void*, Kept> kept_;
+  StatesByParameter kept_;
   std::size_t num_buckets_ = 0;
+  std::unique_ptr<SpeculativeStep> speculation_;
 };
 
 }  // namespace accel

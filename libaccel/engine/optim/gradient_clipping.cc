@@ -38,6 +38,7 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
 void scale_to(std::vector<at::Tensor>& gradients, const at::Tensor& total, double max_norm) {
   // Multiplying by a clamped factor instead of branching on it keeps the device running ahead.
   const at::Tensor factor = clipping_factor(total, max_norm);
+  if (factor.is_cpu() && factor.item<double>() == 1.0) return;  // gradients stay as they landed
   for (at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
 }
 

@@ -90,10 +90,14 @@ class StateExtent {
     return begin >= begin_ && begin + bytes <= begin_ + bytes_;
   }
 
+  void ask(std::byte* begin, std::size_t bytes) const {
+    const Pages pages = pages_of(begin, bytes);
+    (void)::posix_fadvise(file_->get(), pages.offset, pages.length, POSIX_FADV_WILLNEED);
+  }
+
   void fetch(std::byte* begin, std::size_t bytes, StateRange::Access access) const {
     const Pages pages = pages_of(begin, bytes);
-    // All of it is asked for before the first page is waited for.
-    (void)::posix_fadvise(file_->get(), pages.offset, pages.length, POSIX_FADV_WILLNEED);
+    ask(begin, bytes);  // for all of it, before the first page is waited for
     const int populate =
         access == StateRange::Access::kWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
     while (::madvise(pages.begin, static_cast<std::size_t>(pages.length), populate) != 0) {
@@ -101,6 +105,18 @@ class StateExtent {
       if (errno == EINVAL) return;  // a kernel before 5.14: pages come as they are used
       fail("read", errno == EFAULT ? EIO : errno);
     }
+  }
+
+  void write(std::byte* begin, std::size_t bytes, const std::byte* values) const {
+    const auto offset = static_cast<off_t>(file_offset_) + (begin - begin_);
+    for (std::size_t done = 0; done < bytes;) {
+      const ssize_t written =
+          ::pwrite(file_->get(), values + done, bytes - done, offset + static_cast<off_t>(done));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("write", folder_, errno);
+      done += static_cast<std::size_t>(written);
+    }
+    store(begin, bytes);
   }
 
   void store(std::byte* begin, std::size_t bytes) const {
@@ -206,6 +222,14 @@ std::optional<StateRange> StateRange::of(const at::Tensor& tensor) {
 
 void StateRange::fetch(Access access) const {
   extent_->fetch(begin_, bytes_, access);
+}
+
+void StateRange::ask() const {
+  extent_->ask(begin_, bytes_);
+}
+
+void StateRange::write(const std::byte* values) const {
+  extent_->write(begin_, bytes_, values);
 }
 
 void StateRange::store() const {

@@ -39,6 +39,11 @@ class StateRange {
   // Writes it to the disk, and sends it out of memory. Throws kFileIo, kDiskFull.
   void store() const;
 
+  // Asks the disk for it, and does not wait.
+  void ask() const;
+  // Writes these values there in its place, without reading what is there, and sends it out of memory. Throws as store().
+  void write(const std::byte* values) const;
+
   // Takes the other one in, where that follows this one in the same file, up to the next multiple of 64 bytes.
   [[nodiscard]] bool append(const StateRange& next);
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -82,6 +87,9 @@ class StateFile {
   bool needs_sync_ = false;
   std::vector<std::shared_ptr<const StateExtent>> extents_;
 };
+
+// Parts of tensors begin at multiples: of pages, and of what kernels of operators do at once.
+inline constexpr std::int64_t kPartElements = 4096;
 
 // Elements of a tensor's memory, in the order that they lie there: [numel], from `begin` on. Without a history.
 [[nodiscard]] at::Tensor flat_part(const at::Tensor& tensor,

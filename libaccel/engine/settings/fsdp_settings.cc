@@ -278,6 +278,16 @@ bool environment_wants_fsdp(const EnvLookup& env) {
   return flag_of(env, "ACCELERATE_USE_FSDP").value_or(false);
 }
 
+void check_steps_in_backward(const FsdpSettings& settings) {
+  if (!settings.steps_in_backward || !settings.optimizer_folder.empty()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "step_in_backward is true, and the state of optimizers is in memory: there is no disk "
+      "to wait for",
+      "set offload_optimizer_nvme_path (and offload_optimizer_device to nvme with ZeRO), or "
+      "leave step_in_backward out");
+}
+
 FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
   FsdpSettings settings;
   settings.strategy = strategy_of(plugin, env);
@@ -290,6 +300,8 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   set_state_dict(settings, plugin, env);
   set_recomputation(settings, plugin, env);
   settings.optimizer_folder = plugin.offload_optimizer_nvme_path.value_or("");
+  settings.steps_in_backward = plugin.step_in_backward;
+  check_steps_in_backward(settings);
   note_what_changes_nothing(settings, plugin, env);
   return settings;
 }

@@ -48,6 +48,7 @@ struct FsdpSettings {
   std::string offload_optimizer_device = "none";
   std::string offload_param_device = "none";
   std::string optimizer_folder;      // where nvme is; else empty
+  bool steps_in_backward = false;    // then optimizer_folder is not empty
   std::vector<std::string> notices;  // options that were read and change nothing here
 };
 
@@ -56,6 +57,9 @@ struct FsdpSettings {
 // what is not there yet.
 [[nodiscard]] FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin,
                                    const EnvLookup& env);
+
+// Throws kInvalidArgument where steps in the backward are asked for, and states are not on disk.
+void check_steps_in_backward(const FsdpSettings& settings);
 
 // What is said once for options that ask for offload to host memory. options: their names.
 [[nodiscard]] std::string host_memory_notice(const std::string& options);

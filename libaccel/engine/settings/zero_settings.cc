@@ -103,6 +103,8 @@ FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
   FsdpSettings settings;
   set_offload_devices(settings, plugin, env);
   settings.gradient_clipping = clipping_of(plugin, env);
+  settings.steps_in_backward = plugin.step_in_backward;
+  check_steps_in_backward(settings);
   switch (stage) {
     case 0:
       settings.strategy = ShardingStrategy::kNoShard;

@@ -439,10 +439,7 @@ void ShardedModel::hand_out_gradients(std::vector<at::Tensor> shards,
     shards[unit] = shards[unit].to(units_[unit].dtype);
   for (ShardPiece& piece : pieces_) {
     if (!was_used[piece.place.parameter]) continue;
-    const std::int64_t begin =
-        piece.place.unit_offset - group_->rank() * units_[piece.unit].shard_numel;
-    const at::Tensor gradient =
-        shaped(shards[piece.unit].narrow(0, begin, piece.place.numel), piece.place);
+    const at::Tensor gradient = own_part(piece, shards[piece.unit]);
     at::Tensor& present = piece.tensor.mutable_grad();
     if (present.defined()) {
       if (has_stepped_) warn_of_old_gradients();
@@ -455,6 +452,19 @@ void ShardedModel::hand_out_gradients(std::vector<at::Tensor> shards,
     if (was_used[i]) divided_->put(i);
   }
   has_stepped_ = false;
+}
+
+at::Tensor ShardedModel::own_part(const ShardPiece& piece, const at::Tensor& shard) const {
+  const std::int64_t begin =
+      piece.place.unit_offset - group_->rank() * units_[piece.unit].shard_numel;
+  return shaped(shard.narrow(0, begin, piece.place.numel), piece.place);
+}
+
+void ShardedModel::set_on_gradient(const OnGradient& on_gradient) {
+  gradients_->set_when_reduced([this, on_gradient](std::size_t unit, const at::Tensor& shard) {
+    for (const ShardPiece& piece : pieces_)
+      if (piece.unit == unit) on_gradient(piece.tensor, own_part(piece, shard));
+  });
 }
 
 bool ShardedModel::has_piece_gradients() const {

@@ -129,6 +129,10 @@ class ShardedModel : public ModelSync {
   // one that only some ranks have written to.
   void before_write();
   void publish(const std::vector<std::size_t>& units);
+  // Called in the backward with each piece and its gradient, when that is complete. Requires: gradients are divided, and summed in the
+  // dtype of the pieces.
+  using OnGradient = std::function<void(const at::Tensor& piece, const at::Tensor& gradient)>;
+  void set_on_gradient(const OnGradient& on_gradient);
   // Elements of a piece of it or of another model have been stepped. Masters that lie on disk are rounded then, while they are in
   // memory.
   void was_stepped(const at::Tensor& piece, std::int64_t begin, std::int64_t numel);
@@ -170,6 +174,8 @@ class ShardedModel : public ModelSync {
   void move_into_units(bool takes_from_rank_0);
   void cut_pieces();
   // This rank's shard, of which operators write to these pieces only with the permit.
+  // The part of a shard of `piece`'s unit that is the piece's.
+  [[nodiscard]] at::Tensor own_part(const ShardPiece& piece, const at::Tensor& shard) const;
   [[nodiscard]] at::Tensor guarded_shard(std::size_t unit, const std::vector<Piece>& places) const;
   // What lies at `range`, a piece's part of a unit or gradient, in the shape of the piece.
   [[nodiscard]] at::Tensor shaped(const at::Tensor& range, const Piece& place) const;

@@ -66,6 +66,12 @@ struct DeepSpeedPlugin {
   // The folder of a file without a name, for the device nvme; each rank may have another one. Needs room for the state of this rank's
   // optimizers. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH, where "none" is none. docs/guides/offload.md.
   std::optional<std::string> offload_optimizer_nvme_path;
+  // With the device nvme for optimizers: parameters are stepped in the backward, as their gradients land, while the disk reads and
+  // writes. What is stepped goes aside, and counts with step(), where gradients, options, states and parameters still are what they
+  // were. Otherwise (gradients were clipped, or an overflow) step() forgets it and steps as without. The bits are the same. Needs
+  // twice the room on disk, and memory for the new parameters. For one process, or gradients that are divided (stages 2 and 3).
+  // Worth it where clipping is rare: AcceleratedOptimizer::backward_steps() tells. docs/guides/offload.md.
+  bool step_in_backward = false;
   // The path of a JSON file, the JSON itself, or its base64. ACCELERATE_DEEPSPEED_CONFIG_FILE, where "none" is none.
   std::optional<std::string> hf_ds_config;
   // Of a file's train_micro_batch_size_per_gpu that is "auto": of several loaders' batch sizes the smallest; false: the largest.

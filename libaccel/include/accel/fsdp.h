@@ -110,6 +110,8 @@ struct FullyShardedDataParallelPlugin {
   // that a mixed_precision_policy keeps beside the model. They come into memory for the step, part by part; the bits are the same.
   // Each rank may name another one. Needs room for this rank's states. docs/guides/offload.md. ZeRO: see accel/deepspeed.h.
   std::optional<std::string> offload_optimizer_nvme_path;
+  // With offload_optimizer_nvme_path: as DeepSpeedPlugin::step_in_backward.
+  bool step_in_backward = false;
 
   // Activations of each unit are not kept for the backward: the unit is computed again there, with the same bits. Needs an
   // auto_wrap_policy, which says what a unit is. docs/guides/activations.md has what counts as a unit's computation, and limits.

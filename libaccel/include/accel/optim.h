@@ -37,6 +37,13 @@ class StepGate;
 class Training;
 }  // namespace detail
 
+// How the steps in the backward went (step_in_backward of the plugins).
+struct BackwardSteps {
+  std::int64_t kept = 0;  // what was stepped in the backward was right
+  std::int64_t undone =
+      0;  // it was not, as when gradients were clipped, and was stepped anew or skipped
+};
+
 // An optimizer as prepare() hands it back: it steps when an accumulation is complete.
 class ACCEL_EXPORT AcceleratedOptimizer {
  public:
@@ -72,6 +79,8 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   // Whether the last step at a sync was left out because a gradient was not finite.
   [[nodiscard]] bool step_was_skipped() const noexcept;
 
+  [[nodiscard]] BackwardSteps backward_steps() const noexcept;
+
   [[nodiscard]] torch::optim::Optimizer& optimizer() const noexcept;
   torch::optim::Optimizer* operator->() const noexcept { return &optimizer(); }
   [[nodiscard]] const std::shared_ptr<GradScaler>& scaler() const noexcept;
@@ -88,6 +97,10 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   // States lie in a file without a name in this folder, and come into memory for the step, part by part. Throws kUnsupported for
   // an optimizer whose states cannot be taken apart, kFileIo for a folder in which no file can be made.
   void keep_state_in(const std::string& folder) const;
+  // Steps each parameter in the backward, as its gradient lands, and lets step() find out whether that was right. The result is to
+  // be called with a parameter and its gradient; it holds nothing. Requires: keep_state_in().
+  using OnGradient = std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)>;
+  [[nodiscard]] OnGradient step_in_backward() const;
   // Where loads put states; nullptr: into memory.
   [[nodiscard]] StatePlaces* state_places() const noexcept;
   // Steps clip the norm of the gradients of all groups together to max_norm.

@@ -130,7 +130,8 @@ void expect_same_states(Optimizer& one,
 class DiskStepTest : public testing::TestWithParam<Case> {
  protected:
   // Both kinds of step on the same parameters, one of them on disk.
-  void expect_same_bits(bool is_fused) {
+  enum class When { kInStep, kInBackward };
+  void expect_same_bits(bool is_fused, When when = When::kInStep) {
     const std::vector<at::Tensor> in_memory = parameters();
     const std::vector<at::Tensor> on_disk = parameters();
     const auto resident = GetParam().make(in_memory);
@@ -147,6 +148,8 @@ class DiskStepTest : public testing::TestWithParam<Case> {
       set_gradients(in_memory, step);
       set_gradients(on_disk, step);
       step_of (*resident)(nobody);
+      for (std::size_t p = on_disk.size(); when == When::kInBackward && p-- > 0;)
+        disk.step_in_backward().land(on_disk[p], on_disk[p].grad(), {}, step_of(*paged), nobody);
       disk.step(step_of(*paged), nobody);
       for (std::size_t p = 0; p < on_disk.size(); ++p)
         EXPECT_TRUE(are_same_bits(in_memory[p], on_disk[p])) << "parameter " << p << " at " << step;
@@ -165,6 +168,11 @@ TEST_P(DiskStepTest, HasTheBitsOfAStepInMemory) {
 TEST_P(DiskStepTest, HasTheBitsOfFusedKernels) {
   if (!GetParam().has_kernel) GTEST_SKIP() << "LibTorch has no kernel";
   expect_same_bits(/*is_fused=*/true);
+}
+
+TEST_P(DiskStepTest, HasTheBitsOfAStepInMemoryWhenItStepsInTheBackward) {
+  expect_same_bits(/*is_fused=*/false, When::kInBackward);
+  if (GetParam().has_kernel) expect_same_bits(/*is_fused=*/true, When::kInBackward);
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers,
@@ -196,6 +204,29 @@ TEST_F(AdamWOnDisk, LeavesNoStateInMemory) {
     EXPECT_GE(disk.file().bytes(), std::size_t{2} * (211 * 301 + 160 * 130) * sizeof(float));
     EXPECT_LE(disk.file().resident_bytes(), kMostResident);
   }
+}
+
+TEST_F(AdamWOnDisk, ShowsNothingOfAStepInTheBackwardBeforeStep) {
+  DiskStep disk(optimizer_, folder_.path(), kSmall);
+  step_of_both(&disk, 0);
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& parameter : parameters_) before.push_back(parameter.detach().clone());
+  const auto& state = optimizer_.state().at(parameters_[1].unsafeGetTensorImpl());
+  auto& present = static_cast<torch::optim::AdamWParamState&>(*state);
+  const at::Tensor average = present.exp_avg().clone();
+  set_gradients(parameters_, 1);
+  const auto plain = [this](const DiskStep::IsPadded&) { optimizer_.step(); };
+  for (const at::Tensor& parameter : parameters_)
+    disk.step_in_backward().land(
+        parameter, parameter.grad(), {}, plain, [](const at::Tensor&) { return false; });
+
+  EXPECT_TRUE(disk.speculation()->is_right());
+  for (std::size_t p = 0; p < before.size(); ++p)
+    EXPECT_TRUE(are_same_bits(before[p], parameters_[p])) << p;
+  EXPECT_TRUE(are_same_bits(average, present.exp_avg()));
+  EXPECT_EQ(present.step(), 1);
+  parameters_[1].mutable_grad().mul_(0.5);
+  EXPECT_FALSE(disk.speculation()->is_right());
 }
 
 TEST_F(AdamWOnDisk, LeavesNoFileBehind) {
