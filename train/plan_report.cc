@@ -34,8 +34,38 @@ std::string_view flags_of(PlannedStrategy strategy) {
   return "";
 }
 
-std::string name_of(const PlanSettings& settings, PlannedStrategy strategy) {
-  return settings.num_processes == 1 ? "one process" : std::string(to_string(strategy));
+std::string_view recompute_text(Recomputation recomputation) {
+  switch (recomputation) {
+    case Recomputation::kNone:
+      return "none";
+    case Recomputation::kSelective:
+      return "selective";
+    case Recomputation::kFull:
+      return "full";
+  }
+  return "";
+}
+
+std::string name_of(const PlanSettings& settings, const StrategyRow& row) {
+  std::string name =
+      settings.num_processes == 1 ? "one process" : std::string(to_string(row.strategy));
+  if (row.recomputation != Recomputation::kNone)
+    name += ", " + std::string(recompute_text(row.recomputation)) + " recomputation";
+  return name;
+}
+
+// What `accel train` is told for it, flags and then variables.
+std::string words_of(const StrategyRow& row, const PlanSettings& settings) {
+  if (row.recomputation == Recomputation::kNone) return std::string(flags_of(row.strategy));
+  std::string text = row.strategy == PlannedStrategy::kCopies ? "--fsdp NO_SHARD"
+                                                              : std::string(flags_of(row.strategy));
+  text +=
+      "; FSDP_ACTIVATION_CHECKPOINTING=true FSDP_AUTO_WRAP_POLICY=TRANSFORMER_BASED_WRAP "
+      "FSDP_TRANSFORMER_CLS_TO_WRAP=" +
+      settings.layer_class;
+  if (row.recomputation == Recomputation::kSelective)
+    text += " ACCEL_FSDP_RECOMPUTE_GRANULARITY=selective";
+  return text;
 }
 
 std::string aligned(const std::vector<Cells>& rows) {
@@ -54,9 +84,9 @@ std::string aligned(const std::vector<Cells>& rows) {
 
 std::string fit_text(const TrainingPlan& plan, const PlanSettings& settings) {
   if (plan.chosen) {
-    const std::string_view flags = flags_of(*plan.chosen);
+    const std::string words = words_of(*plan.chosen, settings);
     std::string text = "fastest that fits: " + name_of(settings, *plan.chosen);
-    if (!flags.empty()) text += " (" + std::string(flags) + ")";
+    if (!words.empty()) text += " (" + words + ")";
     return text + "\n";
   }
   std::string text = "nothing fits: " + bytes_text(plan.missing) + " are missing\n";
@@ -77,7 +107,7 @@ std::string plan_table(const TrainingPlan& plan, const PlanSettings& settings) {
   if (plan.limit) rows.front().emplace_back("fits");
   for (const StrategyRow& row : plan.strategies) {
     const PlannedMemory& memory = row.memory;
-    rows.push_back({name_of(settings, row.strategy),
+    rows.push_back({name_of(settings, row),
                     bytes_text(memory.parameters + memory.whole),
                     bytes_text(memory.gradients),
                     bytes_text(memory.optimizer),
@@ -108,6 +138,8 @@ std::string plan_json(const TrainingPlan& plan, const PlanSettings& settings) {
   for (const StrategyRow& row : plan.strategies) {
     const PlannedMemory& memory = row.memory;
     nlohmann::ordered_json entry = {{"strategy", to_string(row.strategy)},
+                                    {"recomputation", recompute_text(row.recomputation)},
+                                    {"extra_flops", row.extra_flops},
                                     {"parameters", memory.parameters},
                                     {"whole", memory.whole},
                                     {"gradients", memory.gradients},
@@ -122,10 +154,14 @@ std::string plan_json(const TrainingPlan& plan, const PlanSettings& settings) {
   }
   if (settings.fit) {
     nlohmann::ordered_json fit = {{"strategy", nullptr},
+                                  {"recomputation", nullptr},
                                   {"missing", plan.missing},
                                   {"batch_size", nullptr},
                                   {"num_processes", nullptr}};
-    if (plan.chosen) fit["strategy"] = to_string(*plan.chosen);
+    if (plan.chosen) {
+      fit["strategy"] = to_string(plan.chosen->strategy);
+      fit["recomputation"] = recompute_text(plan.chosen->recomputation);
+    }
     if (plan.smaller_batch) fit["batch_size"] = *plan.smaller_batch;
     if (plan.more_processes) fit["num_processes"] = *plan.more_processes;
     document["fit"] = std::move(fit);

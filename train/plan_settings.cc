@@ -19,6 +19,9 @@ void add_flags(CLI::App& app, PlanSettings& settings) {
       "--memory", settings.memory, "that one process may take, as 16GiB: says what fits");
   app.add_flag("--fit", settings.fit, "name the fastest strategy that fits, or what is missing")
       ->needs(memory);
+  app.add_option("--fsdp_transformer_layer_cls_to_wrap",
+                 settings.layer_class,
+                 "a class of layers: plans computing them again, too");
   app.add_option("--batch_size", settings.batch_size, "samples a batch and process")
       ->check(CLI::Range(1, kMany))
       ->capture_default_str();

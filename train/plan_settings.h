@@ -18,7 +18,8 @@ struct PlanSettings {
   std::int64_t batch_size = 8;                  // of each process
   int num_processes = 1;
   int num_machines = 1;
-  std::string memory;  // that one process may take, as "16GiB"; empty: any
+  std::string memory;       // that one process may take, as "16GiB"; empty: any
+  std::string layer_class;  // whose activations may be computed again; empty: none
   std::string mixed_precision = "no";
   std::string optimizer = "adamw";
   int gradient_accumulation_steps = 1;

@@ -30,6 +30,14 @@ std::vector<c10::IValue> with_other_tensors(c10::ArrayRef<c10::IValue> values) {
   return others;
 }
 
+std::vector<c10::IValue> with_copies(c10::ArrayRef<c10::IValue> values) {
+  std::vector<c10::IValue> copies = interception::with_own_lists(values.vec());
+  interception::for_each_tensor(values, [&](const TensorPlace& place, const at::Tensor& tensor) {
+    interception::put_tensor(copies, place, tensor.clone());
+  });
+  return copies;
+}
+
 std::vector<std::uint32_t> versions_of(c10::ArrayRef<c10::IValue> values) {
   std::vector<std::uint32_t> versions;
   interception::for_each_tensor(values, [&](const TensorPlace&, const at::Tensor& tensor) {
@@ -60,24 +68,34 @@ void run_in_full(const c10::OperatorHandle& op,
 
 }  // namespace
 
-void KeptResults::forget_written(const c10::OperatorHandle& op,
-                                 c10::ArrayRef<c10::IValue> arguments) {
+void KeptResults::copy(const c10::StorageImpl* storage, Result& result) {
+  const Flag own(is_in_kept_);  // the copy is no operator of the region
+  std::vector<c10::IValue> values = interception::with_own_lists(result.values);
+  interception::for_each_tensor(
+      result.values, [&](const TensorPlace& place, const at::Tensor& tensor) {
+        if (has_bytes(tensor) && tensor.storage().unsafeGetStorageImpl() == storage)
+          interception::put_tensor(values, place, tensor.clone());
+      });
+  result.values = std::move(values);
+  result.versions = versions_of(result.values);
+  result.is_copied = true;
+}
+
+void KeptResults::copy_before_writes(const c10::OperatorHandle& op,
+                                     c10::ArrayRef<c10::IValue> arguments) {
   if (owners_.empty()) return;
   interception::for_each_tensor(arguments, [&](const TensorPlace& place, const at::Tensor& tensor) {
     if (!has_bytes(tensor) || !writes(op, place.position)) return;
-    const auto found = owners_.find(tensor.storage().unsafeGetStorageImpl());
+    const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    const auto found = owners_.find(storage);
     if (found == owners_.end()) return;
-    Result& result = results_[found->second];
-    interception::for_each_tensor(result.values, [&](const auto&, const at::Tensor& kept) {
-      if (kept.has_storage()) owners_.erase(kept.storage().unsafeGetStorageImpl());
-    });
-    result.values.clear();
-    result.is_there = false;
+    copy(storage, results_[found->second]);
+    owners_.erase(found);
   });
 }
 
 bool KeptResults::is_as_it_was(const Result& result) {
-  return result.is_there && versions_of(result.values) == result.versions;
+  return versions_of(result.values) == result.versions;
 }
 
 bool KeptResults::keep(const c10::OperatorHandle& op,
@@ -85,12 +103,13 @@ bool KeptResults::keep(const c10::OperatorHandle& op,
                        torch::jit::Stack* stack,
                        interception::KernelHandler* next) {
   if (is_in_kept_ || !operators_.contains(op)) {
-    if (!is_in_kept_) forget_written(op, torch::jit::last(*stack, op.schema().arguments().size()));
+    if (!is_in_kept_)
+      copy_before_writes(op, torch::jit::last(*stack, op.schema().arguments().size()));
     return next != nullptr && next->run(op, keys, stack);
   }
   run_in_full(op, keys, stack, next, is_in_kept_);
   const auto given = torch::jit::last(*stack, op.schema().returns().size());
-  Result result{&op.schema(), with_other_tensors(given), versions_of(given), true, std::nullopt};
+  Result result{&op.schema(), with_other_tensors(given), versions_of(given), false, std::nullopt};
   if (draws(op)) result.generators.emplace();
   interception::for_each_tensor(result.values, [&](const auto&, const at::Tensor& tensor) {
     if (has_bytes(tensor))
@@ -118,7 +137,10 @@ bool LaterKernels::run(const c10::OperatorHandle& op,
     return true;
   }
   torch::jit::drop(*stack, op.schema().arguments().size());
-  for (c10::IValue& value : with_other_tensors(result.values)) stack->push_back(std::move(value));
+  const Flag own(is_in_kept_);
+  for (c10::IValue& value :
+       result.is_copied ? with_copies(result.values) : with_other_tensors(result.values))
+    stack->push_back(std::move(value));
   if (result.generators) result.generators->restore();
   return true;
 }

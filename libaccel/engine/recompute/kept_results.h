@@ -3,11 +3,12 @@
 //   first run    keep(): such an operator runs, and its results are kept
 //   later runs   give(): the results are given in its place, in the same order; autograd makes its node for them as before
 //
-// A result that an operator in place writes to is not kept: a later run computes it again. So is one that was written to behind
-// the region. An operator that draws leaves the generators as it left them first.
+// Before an operator in place writes to a result (a linear layer adds its bias so), the result is copied, and later runs get
+// copies of it. One that was written to behind the region is computed again. An operator that draws leaves the generators as it
+// left them first.
 //
 // Threads:  one at a time.
-// Cost:     the memory of the results; boxing of the region's operators below autograd.
+// Cost:     the memory of the results, and copies of those that are written to; boxing of the region's operators below autograd.
 // Source:   create_selective_checkpoint_contexts() of torch/utils/checkpoint.py of PyTorch 2.11.
 #pragma once
 
@@ -48,18 +49,19 @@ class KeptResults {
 
   struct Result {
     const c10::FunctionSchema* op = nullptr;
-    std::vector<c10::IValue> values;      // tensors of their own, on the same memory
-    std::vector<std::uint32_t> versions;  // of the tensors among them
-    bool is_there = false;
+    std::vector<c10::IValue> values;            // tensors of their own, on the same memory
+    std::vector<std::uint32_t> versions;        // of the tensors among them
+    bool is_copied = false;                     // before something has written to it
     std::optional<GeneratorStates> generators;  // behind it, where it draws
   };
 
-  void forget_written(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+  void copy_before_writes(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+  void copy(const c10::StorageImpl* storage, Result& result);
   [[nodiscard]] static bool is_as_it_was(const Result& result);
 
   KeptOperators operators_;
   std::vector<Result> results_;
-  std::unordered_map<const c10::StorageImpl*, std::size_t> owners_;  // of what is there
+  std::unordered_map<const c10::StorageImpl*, std::size_t> owners_;  // of what is not copied
   bool is_in_kept_ = false;
 };
 

@@ -70,6 +70,32 @@ class Plan(unittest.TestCase):
         self.assertTrue(all(row["fits"] for row in told["strategies"]))
         self.assertEqual(moved[told["fit"]["strategy"]], min(moved.values()))
 
+    def test_a_class_of_layers_adds_rows_that_compute_them_again(self):
+        words = ("--batch_size", 64, "--num_processes", 2, "--fsdp_transformer_layer_cls_to_wrap", "Block")
+        rows = self.planned(*words)["strategies"]
+        self.assertEqual([(row["strategy"], row["recomputation"]) for row in rows],
+                         [(name, "none") for name in ("DDP", "ZeRO-1", "SHARD_GRAD_OP", "FULL_SHARD")] +
+                         [(name, how) for how in ("selective", "full") for name in ("DDP", "SHARD_GRAD_OP", "FULL_SHARD")])
+        of = {(row["strategy"], row["recomputation"]): row for row in rows}
+        for name in ("DDP", "SHARD_GRAD_OP", "FULL_SHARD"):
+            none, selective, full = (of[name, how] for how in ("none", "selective", "full"))
+            self.assertLess(full["peak"], selective["peak"])
+            self.assertLess(selective["peak"], none["peak"])
+            self.assertEqual((none["extra_flops"], selective["extra_flops"]), (0, 0))
+            self.assertGreater(full["extra_flops"], 0)
+
+    def test_fit_computes_again_only_what_it_has_to(self):
+        words = ("--batch_size", 64, "--fsdp_transformer_layer_cls_to_wrap", "Block", "--fit", "--memory")
+        peaks = {row["recomputation"]: row["peak"] for row in self.planned(*words, "1GiB")["strategies"]}
+        for how, peak in peaks.items():
+            self.assertEqual(self.planned(*words, peak)["fit"]["recomputation"], how)
+        self.assertIsNone(self.planned(*words, min(peaks.values()) - 1)["fit"]["strategy"])
+        done = plan(BLOCKS, "--sequence_length", 32, *words, peaks["selective"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("fastest that fits: one process, selective recomputation (--fsdp NO_SHARD; FSDP_ACTIVATION_CHECKPOINTING=true",
+                      done.stdout.splitlines()[-1])
+        self.assertIn("NoSuch", self.refused(BLOCKS, "--fsdp_transformer_layer_cls_to_wrap", "NoSuch"))
+
     def test_where_nothing_fits_the_batch_that_is_named_is_the_largest_that_does(self):
         limit = self.planned("--batch_size", 20)["strategies"][0]["peak"]
         fit = self.planned("--batch_size", 64, "--memory", limit, "--fit")["fit"]

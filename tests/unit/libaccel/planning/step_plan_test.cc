@@ -7,9 +7,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>
@@ -29,14 +31,17 @@
 #include <torch/nn/modules/rnn.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+#include <torch/utils.h>
 
 #include <accel/accelerator.h>
+#include <accel/activation_checkpoint.h>
 #include <accel/big_model.h>
 #include <accel/error.h>
 #include <accel/exported_model.h>
 #include <accel/memory_use.h>
 #include <accel/plan.h>
 #include <accel/precision.h>
+#include <accel/recomputed_units.h>
 
 #include "libaccel/interception/cpu_allocator.h"
 #include "tests/support/error_of.h"
@@ -126,10 +131,13 @@ std::int64_t real_peak(torch::nn::Module& model,
 // The model has values: what the plan takes of them is nothing.
 void expect_planned(torch::nn::Module& model,
                     torch::optim::Optimizer* optimizer,
-                    const Step& step) {
+                    const Step& step,
+                    int num_generator_states = 0) {
   CountedMemory::get().begin();
   const StepPlan plan(model, optimizer, step);
-  EXPECT_LT(CountedMemory::get().peak(), 1000) << "numbers of operators, as 1 / sqrt(width)";
+  constexpr int kGeneratorState = 5056;
+  EXPECT_LT(CountedMemory::get().peak(), 1000 + num_generator_states * kGeneratorState)
+      << "numbers of operators, as 1 / sqrt(width)";
   const auto planned = static_cast<double>(plan.memory().peak);
   const auto real = static_cast<double>(real_peak(model, optimizer, step));
   EXPECT_NEAR(planned / real, 1, 0.02) << planned << " of " << real;
@@ -510,6 +518,143 @@ TEST_P(OfTheZoo, IsPlannedButForWhatKernelsTake) {
   const auto real = static_cast<double>(real_peak(*net, &adamw, step));
   EXPECT_LE(planned, 1.02 * real);
   EXPECT_GE(planned, 0.98 * real - kOfKernels);
+}
+
+// ---- activations that are computed again ----
+
+// The model runs once before, for the comparison that a first forward makes.
+void expect_recomputed_planned(torch::nn::Module& model, const Step& step, const Step& kept) {
+  torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
+  step();
+  expect_planned(model, &sgd, step, /*num_generator_states=*/10);
+  EXPECT_GE(StepPlan(model, &sgd, step).flops(), StepPlan(model, &sgd, kept).flops());
+}
+
+TEST(StepPlan, IsWithinTwoPercentOfAPerceptronWhosePartsAreComputedAgain) {
+  Mlp net;
+  const auto step = [&net](bool recomputes) {
+    const auto part = [&net](const Tensor& x) { return at::gelu(net.second(at::relu(x))); };
+    const Tensor x = net.first(at::ones({1024, 64}));
+    net.last(recomputes ? checkpoint_activations(part, x) : part(x)).mean().backward();
+  };
+  expect_recomputed_planned(
+      net, [&] { step(true); }, [&] { step(false); });
+}
+
+TEST(StepPlan, IsWithinTwoPercentOfAConvolutionalNetworkWhosePartsAreComputedAgain) {
+  Vision net;
+  const auto step = [&net](bool recomputes) {
+    const auto part = [&net](const Tensor& x) {
+      return at::max_pool2d(at::relu(net.norm1(net.conv1(x))), {2, 2});
+    };
+    const Tensor x = at::ones({8, 3, 32, 32});
+    const Tensor y = recomputes ? checkpoint_activations(part, x) : part(x);
+    net.last(at::relu(net.norm2(net.conv2(y))).mean({2, 3})).mean().backward();
+  };
+  expect_recomputed_planned(
+      net, [&] { step(true); }, [&] { step(false); });
+}
+
+Step language_step(Language& net, RecomputedUnits* units) {
+  return [&net, units] {
+    Tensor loss;
+    {
+      std::optional<RecomputedUnits::Forward> forward;
+      if (units != nullptr) forward.emplace(units->forward());
+      loss = net.forward(at::zeros({8, 64}, at::kLong));
+    }
+    loss.backward();
+  };
+}
+
+TEST(StepPlan, IsWithinTwoPercentOfALanguageModelWhoseBlocksAreComputedAgain) {
+  Language net;
+  RecomputedUnits units(net, {"Block"});
+  EXPECT_EQ(units.num_units(), 3u);
+  expect_recomputed_planned(net, language_step(net, &units), language_step(net, nullptr));
+}
+
+TEST(StepPlan, IsWithinTwoPercentOfALanguageModelWhoseProductsAreKept) {
+  Language net;
+  RecomputedUnits units(net, {"Block"}, {.keep = KeptOperators::compute_intensive()});
+  expect_recomputed_planned(net, language_step(net, &units), language_step(net, nullptr));
+  torch::optim::SGD sgd(net.parameters(), torch::optim::SGDOptions(0.1));
+  const StepPlan selective(net, &sgd, language_step(net, &units));
+  EXPECT_EQ(selective.flops(), StepPlan(net, &sgd, language_step(net, nullptr)).flops());
+  RecomputedUnits full(net, {"Block"});
+  const StepPlan recomputed(net, &sgd, language_step(net, &full));
+  const StepPlan kept(net, &sgd, language_step(net, nullptr));
+  EXPECT_LT(recomputed.memory().activations, selective.memory().activations);
+  EXPECT_LT(selective.memory().activations, kept.memory().activations);
+}
+
+TEST(StepPlan, RecomputationGoesWithEachStrategy) {
+  Language net;
+  torch::optim::AdamW adamw(net.parameters());
+  RecomputedUnits units(net, {"Block"});
+  const StepPlan kept(net, &adamw, language_step(net, nullptr));
+  const StepPlan recomputed(net, &adamw, language_step(net, &units));
+  for (const PlannedStrategy strategy : {PlannedStrategy::kCopies,
+                                         PlannedStrategy::kZero1,
+                                         PlannedStrategy::kZero2,
+                                         PlannedStrategy::kZero3}) {
+    const PlannedRun run{.num_processes = 2, .strategy = strategy};
+    EXPECT_LT(recomputed.memory(run).peak, kept.memory(run).peak) << to_string(strategy);
+    EXPECT_EQ(recomputed.memory(run).gradients, kept.memory(run).gradients);
+    EXPECT_EQ(recomputed.moved_bytes(run), kept.moved_bytes(run));
+  }
+}
+
+TEST(RecomputedUnits, TrainToTheSameBits) {
+  const auto gradients = [](bool recomputes) {
+    torch::manual_seed(3);
+    Language net;
+    RecomputedUnits units(net, {"Block"});
+    for (int i = 0; i < 2; ++i) language_step(net, recomputes ? &units : nullptr)();
+    std::vector<Tensor> all;
+    for (const Tensor& parameter : net.parameters())
+      if (parameter.grad().defined()) all.push_back(parameter.grad());
+    return all;
+  };
+  const auto kept = gradients(false);
+  const auto recomputed = gradients(true);
+  ASSERT_EQ(kept.size(), recomputed.size());
+  EXPECT_GT(kept.size(), 30u);
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(kept[i].equal(recomputed[i])) << i;
+}
+
+TEST(RecomputedUnits, ThatFitTakeTheFewestOperationsOfAllChoices) {
+  Language net;
+  torch::optim::SGD sgd(net.parameters(), torch::optim::SGDOptions(0.1));
+  RecomputedUnits units(net, {"Block"});
+  const Step step = language_step(net, &units);
+  struct Choice {
+    std::int64_t peak;
+    double flops;
+  };
+  std::vector<Choice> choices;
+  for (unsigned bits = 0; bits < 8; ++bits) {
+    units.set_recomputed({(bits & 1U) != 0, (bits & 2U) != 0, (bits & 4U) != 0});
+    const StepPlan plan(net, &sgd, step);
+    choices.push_back({plan.memory().peak, plan.flops()});
+  }
+  int num_between = 0;
+  for (const Choice& budget : choices) {
+    const auto fitted = fit_recomputed_units(units, net, &sgd, step, budget.peak);
+    double least = choices.back().flops;
+    for (const Choice& one : choices)
+      if (one.peak <= budget.peak) least = std::min(least, one.flops);
+    if (!fitted) {
+      EXPECT_LT(budget.peak, choices.back().peak);
+      continue;
+    }
+    EXPECT_LE(fitted->memory.peak, budget.peak);
+    EXPECT_EQ(fitted->flops + fitted->extra_flops, least);
+    EXPECT_EQ(units.recomputed(), fitted->is_recomputed);
+    num_between += static_cast<int>(fitted->extra_flops > 0 && least < choices.back().flops);
+  }
+  EXPECT_GT(num_between, 0);
+  EXPECT_FALSE(fit_recomputed_units(units, net, &sgd, step, 1000));
 }
 
 }  // namespace
