@@ -45,6 +45,11 @@ if(ACCEL_WITH_TORCH)
   install(FILES cmake/torch_wheel.cmake DESTINATION lib/cmake/accel COMPONENT library)
   configure_file(cmake/accel.pc.in ${PROJECT_BINARY_DIR}/accel.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/accel.pc DESTINATION lib/pkgconfig COMPONENT library)
+  if(TARGET accel_cuda)
+    # In no package yet: nobody has tried it on a GPU.
+    set_target_properties(accel_cuda PROPERTIES INSTALL_RPATH "$ORIGIN/../torch")
+    install(TARGETS accel_cuda LIBRARY DESTINATION lib/accel COMPONENT cuda)
+  endif()
   # Of an installation on this machine: the LibTorch that accel was built with.
   install(CODE "
     set(torch_link \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/torch\")

@@ -9,13 +9,21 @@
 namespace accel {
 namespace {
 
+// The future of results on a device knows it, so that what follows waits for the streams that they are written on.
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& results) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& result : results)
+    if (!result.device().is_cpu()) devices.push_back(result.device());
+  return devices;
+}
+
 class CompletedWork final : public c10d::Work {
  public:
   CompletedWork(int rank, c10d::OpType type, std::vector<at::Tensor> results)
       : Work(rank, type),
         results_(std::move(results)),
         future_(c10::make_intrusive<at::ivalue::Future>(
-            c10::ListType::create(c10::TensorType::get()))) {
+            c10::ListType::create(c10::TensorType::get()), devices_of(results_))) {
     future_->markCompleted(at::IValue(results_));
     finish();
   }

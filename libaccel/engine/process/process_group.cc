@@ -37,6 +37,7 @@
 
 #include <accel/detail/step_span.h>
 
+#include "libaccel/engine/collectives/host_copies_backend.h"
 #include "libaccel/engine/collectives/node_link.h"
 #include "libaccel/engine/collectives/node_meeting.h"
 #include "libaccel/engine/collectives/queued_group.h"
@@ -46,6 +47,7 @@
 #include "libaccel/engine/collectives/store_contact.h"
 #include "libaccel/engine/collectives/store_round.h"
 #include "libaccel/engine/collectives/two_level_group.h"
+#include "libaccel/engine/device/device_backend.h"
 #include "libaccel/engine/process/call_record.h"
 #include "libaccel/engine/process/gloo_backend.h"
 #include "libaccel/engine/process/sigpipe.h"
@@ -62,6 +64,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
 constexpr const char* kTwoLevel = "two_level";
+constexpr const char* kNccl = "nccl";
 
 std::string endpoint(const WorkerIdentity& identity) {
   return identity.master_addr + ":" + std::to_string(identity.master_port);
@@ -95,6 +98,7 @@ StorePtr open_store(const WorkerIdentity& identity, const InitProcessGroupKwargs
 }
 
 constexpr StoreRound kArrived{"arrived", "reach the store"};
+constexpr StoreRound kDevices{"devices", "say which device they have"};
 constexpr StoreRound kConnected{"connected", "connect to every other rank"};
 constexpr StoreRound kLeft{"left", "take leave of the store"};
 
@@ -244,15 +248,20 @@ ProcessGroup::ProcessGroup(const WorkerIdentity& identity, const InitProcessGrou
 ProcessGroup::~ProcessGroup() = default;
 
 std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
-                                                 const InitProcessGroupKwargs& given) {
-  const InitProcessGroupKwargs options = with_bounded_timeouts(given);
-  const std::string& wanted = options.backend;
-  if (!wanted.empty() && wanted != kShm && wanted != kGloo) {
+                                                 const InitProcessGroupKwargs& given,
+                                                 RankDevice device) {
+  InitProcessGroupKwargs options = with_bounded_timeouts(given);
+  const std::string wanted = options.backend;
+  const bool wants_nccl = wanted == kNccl && device.backend != nullptr;
+  if (!wanted.empty() && wanted != kShm && wanted != kGloo && !wants_nccl) {
     throw Error(ErrorCode::kUnsupported,
-                "the process group backend '" + wanted + "' is not part of this build",
+                "the process group backend '" + wanted + "' is not part of this build" +
+                    (wanted == kNccl ? ", or this rank has no GPU" : ""),
                 "set InitProcessGroupKwargs.backend to shm or gloo, or leave it empty");
   }
+  if (wants_nccl) options.backend.clear();  // for what is on the CPU, which NCCL does not take
   std::unique_ptr<ProcessGroup> joined(new ProcessGroup(identity, options));
+  joined->device_ = device;
   if (wanted == kShm && !joined->is_one_node()) {
     throw Error(ErrorCode::kUnsupported,
                 "the process group backend 'shm' joins the ranks of one node, and " +
@@ -269,7 +278,63 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const WorkerIdentity& identity,
       open_store(identity, options));
   meet(*joined->store_, kArrived, member_of(identity, options));
   if (wanted == kGloo || !joined->is_one_node() || !joined->join_shm()) joined->join_gloo();
+  if (device.backend == nullptr) return joined;
+  const std::string obstacle = wanted == kShm || wanted == kGloo
+                                   ? std::string()
+                                   : joined->agree_on_devices(member_of(identity, options));
+  if (wants_nccl && !joined->has_own_devices_) {
+    throw Error(ErrorCode::kUnsupported,
+                "the process group backend 'nccl' cannot serve: " + obstacle,
+                "start one process for each GPU, or leave InitProcessGroupKwargs.backend empty");
+  }
+  if (!obstacle.empty()) {
+    joined->notice_ += (joined->notice_.empty() ? "" : "; ") + obstacle +
+                       ": gradients go through the memory of the host";
+  }
+  joined->connect_devices();
   return joined;
+}
+
+// Whether the ranks may be connected by their devices: all of them learn the same. Returns why not.
+std::string ProcessGroup::agree_on_devices(const StoreMember& member) {
+  std::string mine = device_.backend->why_no_connection();
+  if (mine.empty()) {
+    const auto node = shm::read_node_identity();
+    mine = (node ? node->boot_id : std::to_string(identity_.node_rank)) + " " +
+           device_.backend->place_of(device_.index);
+  } else {
+    mine = refusal_text(mine);
+  }
+  const std::vector<std::string> said = exchange(*store_, kDevices, member, mine);
+  for (std::size_t other = 0; other < said.size(); ++other) {
+    if (const auto reason = reason_of_refusal(said[other]))
+      return "rank " + std::to_string(other) + ": " + *reason;
+    const auto first = std::find(said.begin(), said.end(), said[other]) - said.begin();
+    if (first != static_cast<std::ptrdiff_t>(other))
+      return "ranks " + std::to_string(first) + " and " + std::to_string(other) +
+             " share a GPU, which NCCL refuses";
+  }
+  has_own_devices_ = true;
+  return {};
+}
+
+void ProcessGroup::connect_devices() {
+  if (device_.backend == nullptr) return;
+  c10::intrusive_ptr<c10d::Backend> backend;
+  if (has_own_devices_ && size() > 1) {
+    translated("connecting the ranks' GPUs", rank(), size(), [&] {
+      backend = device_.backend->connect(c10::make_intrusive<c10d::PrefixStore>(kNccl, store_),
+                                         {.rank = rank(),
+                                          .world_size = size(),
+                                          .device = device_.index,
+                                          .timeout = options_.timeout});
+    });
+  } else {
+    backend = c10::make_intrusive<HostCopiesBackend>(group_->getDefaultBackend());
+  }
+  // The kind of backend is a key of the group's, and a kind has one backend there: one that nobody else uses here.
+  const auto kind = has_own_devices_ ? c10d::ProcessGroup::NCCL : c10d::ProcessGroup::UCC;
+  group_->setBackend(device_.backend->type(), kind, backend);
 }
 
 ShmMeetingOptions ProcessGroup::meeting_options() const {
@@ -340,31 +405,38 @@ std::shared_ptr<ProcessGroup> ProcessGroup::part(const std::vector<int>& ranks) 
   std::shared_ptr<ProcessGroup> part(new ProcessGroup(identity, options_));
   part->names_ = ranks;
   part->is_part_ = true;
+  part->device_ = device_;
+  part->has_own_devices_ = has_own_devices_;
   if (ranks.size() == 1) {
     part->store_ = store_;
     part->take_memory(kShm,
                       node_ && node_->world_size() == 1 ? in_turns(node_, link_) : group_of_one());
-    return part;
+  } else {
+    join_part(*part, ranks);
   }
-  part->store_ = c10::make_intrusive<c10d::PrefixStore>(
+  part->connect_devices();
+  return part;
+}
+
+void ProcessGroup::join_part(ProcessGroup& part, const std::vector<int>& ranks) {
+  part.store_ = c10::make_intrusive<c10d::PrefixStore>(
       "part_" + std::to_string(num_parts_++) + "/" + std::to_string(ranks.front()), store_);
   NodeLayout layout = layout_.among(ranks);
   if (backend_ == kGloo || !layout.is_even()) {
-    part->options_.backend = kGloo;
-    part->join_gloo();
-    return part;
+    part.options_.backend = kGloo;
+    part.join_gloo();
+    return;
   }
-  part->link_ = link_;
+  part.link_ = link_;
   const std::size_t num_places = layout.nodes.front().size();
   if (node_ != nullptr && num_places == layout_.nodes.front().size()) {
-    part->take_layout(std::move(layout), node_);
+    part.take_layout(std::move(layout), node_);
   } else if (num_places == 1) {
-    part->take_layout(std::move(layout), group_of_one());
+    part.take_layout(std::move(layout), group_of_one());
   } else {
-    auto met = meet_on_node(part->store_, layout, part->meeting_options());
-    part->take_layout(std::move(layout), or_throw(std::move(met)));
+    auto met = meet_on_node(part.store_, layout, part.meeting_options());
+    part.take_layout(std::move(layout), or_throw(std::move(met)));
   }
-  return part;
 }
 
 // Neither memory nor links are shared with this group, whose calls have an order of their own.
@@ -373,10 +445,13 @@ std::shared_ptr<ProcessGroup> ProcessGroup::twin() {
   identity.use_agent_store = true;  // who hosts it does so for this group
   std::shared_ptr<ProcessGroup> twin(new ProcessGroup(identity, options_));
   twin->is_part_ = true;
+  twin->device_ = device_;
+  twin->has_own_devices_ = has_own_devices_;
   twin->store_ =
       c10::make_intrusive<c10d::PrefixStore>("twin_" + std::to_string(num_twins_++), store_);
   if (backend_ == kGloo) twin->options_.backend = kGloo;
   if (backend_ != kShm || !twin->join_shm()) twin->join_gloo();
+  twin->connect_devices();
   return twin;
 }
 

@@ -46,6 +46,11 @@ namespace accel {
 
 class NodeLink;
 struct ShmMeetingOptions;
+struct StoreMember;
+
+namespace device {
+class DeviceBackend;
+}  // namespace device
 
 namespace shm {
 class ByteGroup;
@@ -73,12 +78,21 @@ class [[nodiscard]] Work {
   std::function<void()> at_end_;
 };
 
+// Of a rank that trains on a device.
+struct RankDevice {
+  device::DeviceBackend* backend = nullptr;  // nullptr: the CPU
+  int index = 0;
+};
+
 class ProcessGroup {
  public:
   // Meets the other ranks at identity.master_addr:master_port. Rank 0 hosts the store unless
   // identity.use_agent_store; a group of one needs no store.
+  // Tensors of the rank's device are exchanged too: by NCCL where each rank has a GPU of its own, else by copies in the memory of
+  // the host (engine/collectives/host_copies_backend.h). Requires: all ranks have a device of one kind, or none.
   static std::unique_ptr<ProcessGroup> join(const WorkerIdentity& identity,
-                                            const InitProcessGroupKwargs& options);
+                                            const InitProcessGroupKwargs& options,
+                                            RankDevice device = {});
   ~ProcessGroup();
   // A group of some ranks of this one, in this order; this rank is one of them. One alone meets nobody. Throws what join()
   // throws, and kUnsupported where the ranks of a node cannot share memory. Requires: no part has parts; every rank of this group
@@ -90,11 +104,14 @@ class ProcessGroup {
 
   [[nodiscard]] int rank() const noexcept { return identity_.global_rank; }
   [[nodiscard]] int size() const noexcept { return identity_.world_size; }
-  // Of the tensors that it moves.
+  // Of the tensors that it moves in any case.
   [[nodiscard]] c10::Device device() const noexcept { return c10::kCPU; }
-  // "shm", "two_level" or "gloo".
+  // What moves tensors on the CPU: "shm", "two_level" or "gloo".
   [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
-  // Why the ranks of a node do not share memory, although nobody chose another backend; else empty.
+  // Whether tensors on the ranks' devices go from device to device ("nccl"); else the backend moves them too, by copies.
+  [[nodiscard]] bool connects_devices() const noexcept { return has_own_devices_; }
+  // Why the ranks of a node do not share memory, or tensors on devices take the way by the host's, although nobody chose another
+  // backend; else empty.
   [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
 
   // [W, ...] the tensors of all W ranks. `input` is contiguous and of the same shape on every rank.
@@ -166,6 +183,11 @@ class ProcessGroup {
   void take_backend(const char* name,
                     int type,  // a c10d::ProcessGroup::BackendType
                     const c10::intrusive_ptr<c10d::Backend>& backend);
+  // The rest of part(), of several ranks.
+  void join_part(ProcessGroup& part, const std::vector<int>& ranks);
+  [[nodiscard]] std::string agree_on_devices(const StoreMember& member);
+  // What moves the tensors of the ranks' devices, besides. Collective.
+  void connect_devices();
   void take_memory(const char* name, std::shared_ptr<shm::ByteGroup> memory);
   void take_layout(NodeLayout layout, const std::shared_ptr<shm::ShmGroup>& node);
   // A collective: what all ranks must bring alike, and for what.
@@ -184,6 +206,8 @@ class ProcessGroup {
   WorkerIdentity identity_;  // its ranks are this group's
   InitProcessGroupKwargs options_;
   std::vector<int> names_;  // of the ranks, in the job
+  RankDevice device_;
+  bool has_own_devices_ = false;  // no two ranks have the same; and they can be connected
   NodeLayout layout_;
   std::string backend_;
   std::string notice_;

@@ -18,8 +18,6 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/detail/CUDAHooksInterface.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sched.h>
 #include <sys/utsname.h>
 
@@ -28,11 +26,12 @@
 #include <accel/logging.h>
 #include <accel/state.h>
 
+#include "libaccel/engine/device/device_choice.h"
+#include "libaccel/engine/device/device_library.h"
 #include "libaccel/engine/precision/precision_recipe.h"
 #include "libaccel/engine/process/old_kernel.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/process/supervisor_link.h"
-#include "libaccel/engine/process/unused_gpus.h"
 #include "libaccel/launch/process_role.h"
 #include "libaccel/launch/worker_entry.h"
 #include "runtime/nvidia_gpus.h"
@@ -102,34 +101,20 @@ void require_master_addr(const EnvLookup& env, const WorkerIdentity& identity) {
               "export MASTER_ADDR with the host name of rank 0 on every machine");
 }
 
-c10::Device choose_device(const EnvLookup& env, const WorkerIdentity& identity, bool cpu) {
-  const auto& cuda = at::detail::getCUDAHooks();
-  if (const auto wanted = env("ACCELERATE_TORCH_DEVICE"); wanted && !wanted->empty()) {
-    try {
-      const c10::Device device(*wanted);
-      if (device.is_cpu() || (device.is_cuda() && cuda.hasCUDA())) return device;
-    } catch (const c10::Error&) {
-      throw Error(ErrorCode::kEnvInvalid,
-                  "ACCELERATE_TORCH_DEVICE is '" + *wanted + "', which names no device",
-                  "set it to cpu or cuda:0, or unset it");
-    }
-    throw Error(ErrorCode::kUnsupported,
-                "ACCELERATE_TORCH_DEVICE asks for " + *wanted + ", which this program cannot use",
-                "unset ACCELERATE_TORCH_DEVICE, or link the program with libtorch_cuda");
-  }
-  if (cpu || !cuda.hasCUDA()) return c10::kCPU;
-  const auto index = identity.local_rank % std::max(1, static_cast<int>(cuda.deviceCount()));
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
-}
-
-void note_unused_gpus(const EnvLookup& env, ProcessState& state) {
-  const bool device_was_named = !env("ACCELERATE_TORCH_DEVICE").value_or("").empty();
-  if (device_was_named || at::detail::getCUDAHooks().hasCUDA()) return;
+// Throws what choose_device() throws.
+device::DeviceChoice choose_device(const EnvLookup& env,
+                                   const WorkerIdentity& identity,
+                                   bool is_for_cpu) {
   EnvMap environment;
   constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
   if (const auto visible = env(kVisible)) environment[kVisible] = *visible;
-  if (auto notice = unused_gpu_notice(read_nvidia_machine(), environment))
-    state.notices.push_back(*std::move(notice));
+  return device::choose_device(
+      {.named = env("ACCELERATE_TORCH_DEVICE"),
+       .is_for_cpu = is_for_cpu,
+       .visible_gpu =
+           is_for_cpu ? "" : device::visible_gpu_name(read_nvidia_machine(), environment),
+       .local_rank = identity.local_rank},
+      [&env] { return device::load_device_backend(device::device_library_path(env)); });
 }
 
 void note_old_kernel(ProcessState& state) {
@@ -156,25 +141,21 @@ std::shared_ptr<ProcessState> set_up(const PartialStateOptions& options) {
   detail::connect_to_supervisor(env);
   state->debug = env_flag(env, "ACCELERATE_DEBUG_MODE");
   const bool is_for_cpu = options.cpu || env_flag(env, "ACCELERATE_USE_CPU");
-  state->device = choose_device(env, state->identity, is_for_cpu);
-  if (!is_for_cpu) note_unused_gpus(env, *state);
+  const device::DeviceChoice chosen = choose_device(env, state->identity, is_for_cpu);
+  state->device = chosen.device;
   note_old_kernel(*state);
-  if (state->device.is_cuda()) {
-    c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(state->device);
-  }
   if (!was_launched(env, *state, told.has_value())) return state;
   // One process has nobody to meet.
   if (!state->device.is_cpu() && state->identity.world_size == 1) return state;
-  if (!state->device.is_cpu()) {
-    throw Error(ErrorCode::kUnsupported,
-                "several processes on GPUs need NCCL, which this build does not have yet",
-                "set ACCELERATE_USE_CPU=1, or launch with --cpu");
-  }
-  state->distributed_type = DistributedType::kMultiCpu;
+  state->distributed_type =
+      state->device.is_cpu() ? DistributedType::kMultiCpu : DistributedType::kMultiGpu;
   if (!told) require_master_addr(env, state->identity);
   limit_threads(env, state->identity);
-  state->group = ProcessGroup::join(state->identity, options.init_process_group);
-  state->backend = state->group->backend();
+  state->group = ProcessGroup::join(
+      state->identity,
+      options.init_process_group,
+      {.backend = chosen.backend, .index = std::max<int>(0, state->device.index())});
+  state->backend = state->group->connects_devices() ? "nccl" : state->group->backend();
   return state;
 }
 

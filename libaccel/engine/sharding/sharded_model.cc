@@ -64,11 +64,15 @@ void refuse_sparse(const std::vector<NamedParameter>& parameters) {
 
 void refuse_layouts(const std::vector<NamedParameter>& parameters) {
   for (const NamedParameter& parameter : parameters) {
-    const bool is_on_cpu = parameter.tensor.device().is_cpu() || parameter.tensor.is_meta();
-    if (is_on_cpu && parameter.tensor.is_non_overlapping_and_dense()) continue;
+    if (!parameter.tensor.device().is_cpu() && !parameter.tensor.is_meta()) {
+      throw Error(ErrorCode::kUnsupported,
+                  "the parameter " + parameter.name + " is on " + parameter.tensor.device().str() +
+                      ", and only models on the CPU can be sharded",
+                  "launch with --cpu, or train copies (DDP, or NO_SHARD) on the GPUs");
+    }
+    if (parameter.tensor.is_non_overlapping_and_dense()) continue;
     throw Error(ErrorCode::kUnsupported,
-                "the parameter " + parameter.name +
-                    " is no dense tensor of the CPU, which alone can be sharded",
+                "the parameter " + parameter.name + " is not dense, so it cannot be sharded",
                 "make it contiguous() before it is registered");
   }
 }

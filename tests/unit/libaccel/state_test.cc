@@ -34,8 +34,6 @@
 
 #include "libaccel/engine/process/old_kernel.h"
 #include "libaccel/engine/process/process_group.h"
-#include "libaccel/engine/process/unused_gpus.h"
-#include "runtime/nvidia_gpus.h"
 #include "runtime/unique_fd.h"
 #include "tests/support/rank_group.h"
 
@@ -88,24 +86,6 @@ TEST(Available, ATakenPortIsInUse) {
   EXPECT_TRUE(is_port_in_use(port));
   ::close(socket);
   EXPECT_THROW((void)is_port_in_use(0), Error);
-}
-
-TEST(UnusedGpus, AreNamedWithTheWayToGoOn) {
-  const NvidiaMachine machine{.driver_version = "580.1", .gpus = {{.name = "NVIDIA H100"}}};
-
-  const auto notice = unused_gpu_notice(machine, {});
-
-  ASSERT_TRUE(notice);
-  EXPECT_THAT(*notice, HasSubstr("NVIDIA H100"));
-  EXPECT_THAT(*notice, HasSubstr("--cpu"));
-}
-
-TEST(UnusedGpus, AreNotMentionedWhereThereAreNoneOrTheyAreHidden) {
-  const NvidiaMachine machine{.driver_version = "580.1", .gpus = {{.name = "NVIDIA H100"}}};
-
-  EXPECT_EQ(unused_gpu_notice({}, {}), std::nullopt);
-  EXPECT_EQ(unused_gpu_notice(machine, {{"CUDA_VISIBLE_DEVICES", ""}}), std::nullopt);
-  EXPECT_EQ(unused_gpu_notice(machine, {{"CUDA_VISIBLE_DEVICES", "-1"}}), std::nullopt);
 }
 
 class StateAlone : public ::testing::Test {
