@@ -1,6 +1,6 @@
 // One rank of ddp_bench.py: trains a small transformer and reports the losses and the time of each step.
 //
-//   ddp_step FILE STEPS      prints "loss seconds" per step
+//   ddp_step FILE STEPS      prints "loss seconds forward_seconds" per step
 //
 // FILE is a safetensors file with the weights ("model.*"), tokens [steps, ranks, length + 1] and the shape
 // of the model as metadata (width, layers, heads). Without a job (WORLD_SIZE 1) it trains alone, on the
@@ -187,27 +187,36 @@ int run(const std::string& file, int steps) {
                  : accel::micro_batches_of(
                        total, accelerator.process_index(), accelerator.num_processes());
   const at::Tensor all_tokens = tokens.flatten(0, 1);
-  std::vector<std::pair<double, double>> results;
+  struct Row {
+    double loss = 0;
+    double seconds = 0;
+    double forward = 0;
+  };
+  std::vector<Row> results;
   for (int step = 0; step < steps; ++step) {
     const double started = seconds_now();
-    double value = 0;
+    Row row;
     for (std::int64_t i = own.begin; i < own.end; ++i) {
       const at::Tensor sample = (total == 0 ? tokens[step % tokens.size(0)][part]
                                             : all_tokens[(step * total + i) % all_tokens.size(0)])
                                     .unsqueeze(0);
+      const double forward_began = seconds_now();
       const auto accumulating = accelerator.accumulate(model);
       const at::Tensor logits = model(sample.slice(1, 0, length));
       const at::Tensor loss =
           at::cross_entropy_loss(logits.flatten(0, 1), sample.slice(1, 1).flatten());
+      row.forward += seconds_now() - forward_began;
       accelerator.backward(loss);
       optimizer.step();
       if (measures_memory && step + 1 == steps) after = bytes_of_all_at_rest(accelerator);
       optimizer.zero_grad();
-      value = loss.item<double>();
+      row.loss = loss.item<double>();
     }
-    results.emplace_back(value, seconds_now() - started);
+    row.seconds = seconds_now() - started;
+    results.push_back(row);
   }
-  for (const auto& [loss, seconds] : results) std::printf("%.9g %.9g\n", loss, seconds);
+  for (const Row& row : results)
+    std::printf("%.9g %.9g %.9g\n", row.loss, row.seconds, row.forward);
   if (measures_memory) {
     std::printf(
         "memory %lld %lld\n", static_cast<long long>(before), static_cast<long long>(after));
