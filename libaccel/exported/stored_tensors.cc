@@ -34,10 +34,30 @@ bool is_whole_storage(const Payload& payload) {
 }
 
 void fill(const at::Tensor& tensor, const Payload& payload) {
-  if (tensor.is_meta() || payload.bytes.size == 0) return;
+  if (payload.bytes.size == 0) return;
   or_throw(payload.bytes.read(
       0,
       {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(payload.bytes.size)}));
+}
+
+std::int64_t stored_elements(const Payload& payload) {
+  return static_cast<std::int64_t>(payload.bytes.size / width_of_dtype(payload.dtype));
+}
+
+// Within empty weights parameters stay so; everything else gets memory when their scope ends, and then these values.
+at::Tensor empty_tensor(const Payload& payload) {
+  const at::ScalarType dtype = dtype_of(payload);
+  at::Tensor tensor = at::empty(payload.sizes, dtype);
+  if (payload.is_parameter || payload.bytes.size == 0) return tensor;
+  const at::Tensor values =
+      at::empty({stored_elements(payload)}, at::device(at::kCPU).dtype(dtype));
+  fill(values, payload);
+  tensor.copy_(values.as_strided(payload.sizes, payload.strides, payload.offset));
+  return tensor;
+}
+
+bool makes_empty_tensors() {
+  return at::empty({0}, at::kByte).is_meta();
 }
 
 // The same for names of one tensor.
@@ -59,6 +79,7 @@ class StorageReader {
 
  private:
   at::Tensor read(const Payload& payload) {
+    if (makes_empty_tensors()) return empty_tensor(payload);
     const at::ScalarType dtype = dtype_of(payload);
     const auto known = storages_.find(payload.path);
     if (known == storages_.end() && is_whole_storage(payload)) {
@@ -69,11 +90,9 @@ class StorageReader {
     }
     at::Tensor& base = known == storages_.end() ? storages_[payload.path] : known->second;
     if (!base.defined()) {
-      base = at::empty(
-          {static_cast<std::int64_t>(payload.bytes.size / width_of_dtype(payload.dtype))}, dtype);
+      base = at::empty({stored_elements(payload)}, dtype);
       fill(base, payload);
     }
-    if (base.is_meta()) return at::empty(payload.sizes, base.options().dtype(dtype));
     return at::empty({0}, at::TensorOptions().dtype(dtype))
         .set_(base.storage(), payload.offset, payload.sizes, payload.strides);
   }

@@ -3,7 +3,7 @@
 // Two names of one storage and one shape are one tensor: tied weights. Two that differ in shape share the storage.
 //
 // Threads:  one at a time.
-// Cost:     each storage is read once, straight into its memory. Within empty weights (accel/big_model.h) nothing is read.
+// Cost:     each storage is read once, straight into its memory. Within empty weights (accel/big_model.h) no parameters are read.
 #pragma once
 
 #include <filesystem>

@@ -27,6 +27,7 @@
 #include "libaccel/engine/construction/tensor_memory.h"
 #include "libaccel/engine/pager/read_ahead.h"
 #include "libaccel/engine/pager/weight_file.h"
+#include "libaccel/placement/exported_weights.h"
 #include "libaccel/placement/offload_folder.h"
 #include "runtime/available_memory.h"
 #include "runtime/checkpoint/file_system.h"
@@ -122,9 +123,10 @@ void put_on_disk(const std::vector<DiskWeight>& weights,
 
 // ---- loading
 
-// Those of safetensors on their mapping, others in memory.
+// Those of safetensors and of exported models on their mapping, others in memory.
 safetensors::TensorMap tensors_of_file(const fs::path& file) {
   using checkpoint::PythonFile;
+  if (placement::is_exported_file(file)) return placement::tensors_of_exported(file);
   if (checkpoint::is_python_file(file)) return PythonFile(file).tensors(PythonFile::Values::kRead);
   const auto reader = or_throw(safetensors::Reader::open(file));
   safetensors::TensorMap tensors;
@@ -286,7 +288,7 @@ LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
   check_device_map(model, map);
   check_places(map);
   const auto weights = disk_weights(model, map, options.offload_buffers);
-  if (weights.empty())
+  if (weights.empty() && !placement::is_exported_file(path))
     return load_checkpoint_in_model(
         model, path, {.dtype = options.dtype, .strict = options.strict});
 

@@ -113,7 +113,7 @@ class StateExtent {
       const ssize_t written =
           ::pwrite(file_->get(), values + done, bytes - done, offset + static_cast<off_t>(done));
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write", folder_, errno);
+      if (written < 0) fail("write", errno);
       done += static_cast<std::size_t>(written);
     }
     store(begin, bytes);

@@ -12,6 +12,9 @@
 // so what sharding or a checkpoint does to them counts. Nothing of the file is unpickled, and nothing of it is executed but the
 // machine code of `accel export --compile`, where ExportedModelOptions::compiled asks for it.
 //
+// Made within init_empty_weights() it has no memory for parameters; load_checkpoint_and_dispatch() then takes them from the .pt2
+// file, by a device map of their names in Python (accel/offload.h).
+//
 // train() and eval() choose between two graphs of the file, "model" and "eval". With one graph they switch the dropout and the
 // batch norm of a graph that was exported in training mode.
 //

@@ -236,7 +236,8 @@ struct LoadAndDispatchOptions {
 };
 
 // Fills `model`, which may be one of init_empty_weights(), from the files that
-// load_checkpoint_in_model() takes, and puts each module where the map says. Memory: what lies on
+// load_checkpoint_in_model() takes, or from the .pt2 file of an ExportedModel, and puts each module
+// where the map says. Weights on disk are read in a .pt2 file where they lie. Memory: what lies on
 // "cpu", and one file's weights at a time where they are not safetensors. Errors  as
 // load_checkpoint_in_model(), infer_auto_device_map() and dispatch_model(); kInvalidArgument:
 // another word for a map, weights that need offload_folder.
