@@ -64,6 +64,7 @@ class ACCEL_EXPORT KeptOperators {
   // Matrix products, convolutions, attention and recurrent layers: where nearly all of a forward's time goes.
   [[nodiscard]] static const KeptOperators& compute_intensive();
 
+  // Whether the results of this one are kept.
   [[nodiscard]] bool contains(const c10::OperatorHandle& op) const;
 
  private:

@@ -48,6 +48,9 @@ EXEMPT = {
         "needs a model and a tokenizer; tests/peer/train_text.py makes both",
     "accel train vit.pt2 --task classification --data images.npy --labels classes.npy --channels_last --scale 255 --mean 0.485 0.456 0.406 "
     "--std 0.229 0.224 0.225": "needs a model; tests/peer/train_command.py runs it with smaller ones",
+    "accel run --tracking_dir runs -- python3 train.py": "needs an agent; tests/integration/dashboard runs it with one",
+    "scripts/gpu_check.sh --pack": "tests/gpu/gpu_check.py runs it with a folder of its own",
+    "build-gpu/gpu_check.sh": "tests/gpu/gpu_check.py runs it in the folder that it has packed",
     "scripts/package.sh wheel": "tests/integration/packages runs it with folders of its own",
     "scripts/package.sh deb": "tests/integration/packages runs it with folders of its own",
     "scripts/package.sh deb rpm": "tests/integration/packages runs it with folders of its own",
