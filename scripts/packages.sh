@@ -22,6 +22,8 @@ ACCEL_TEST_PACKAGES=(
 
 # LibTorch is the wheel; a machine without GPU needs these three alone.
 ACCEL_TORCH_WHEELS=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+# What the headers of nvidia-cuda-runtime include: libaccel_cuda.so is compiled with them.
+ACCEL_CUDA_HEADERS=(nvidia-cuda-crt==13.0.88)
 
 # What the peer tests and the benchmarks compare with. The second line is what `accel export` takes models from: the newest
 # transformers and timm that work with this torch, the torchvision that belongs to it (timm asks for one), and diffusers.

@@ -56,9 +56,9 @@ install_wheels() {
 
 install_packages
 if [ -e /proc/driver/nvidia/version ]; then
-  install_wheels .deps/torch "" torch==2.11.0
+  install_wheels .deps/torch "" torch==2.11.0 "${ACCEL_CUDA_HEADERS[@]}"
 else
-  install_wheels .deps/torch --no-deps "${ACCEL_TORCH_WHEELS[@]}"
+  install_wheels .deps/torch --no-deps "${ACCEL_TORCH_WHEELS[@]}" "${ACCEL_CUDA_HEADERS[@]}"
 fi
 if [ $with_tests = yes ]; then
   install_wheels .deps/peer "" "${ACCEL_PEER_WHEELS[@]}"
