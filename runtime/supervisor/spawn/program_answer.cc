@@ -20,6 +20,9 @@ namespace {
 
 using End = ProgramAnswer::End;
 
+// A killed one ends at once, unless it waits for a device or a file system that does not answer.
+constexpr std::chrono::seconds kAfterKill{1};
+
 // Whether `fd` can be read, or has ended, before `deadline`.
 bool wait_readable(int fd, TimePoint deadline) {
   pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
@@ -78,6 +81,8 @@ ProgramAnswer answer_of(SpawnRequest request, const AnswerLimits& limits) {
     System& system = real_system();
     if (request.session == Session::kJoin || system.signal_group(process.pid(), SIGKILL) != 0)
       (void)system.signal_process(process.pidfd(), SIGKILL);
+    if (wait_readable(process.pidfd(), std::chrono::steady_clock::now() + kAfterKill))
+      (void)::waitpid(process.pid(), nullptr, WNOHANG);
     return answer;
   }
   if (auto failure = process.exec_failure()) answer = not_started(*std::move(failure));

@@ -26,7 +26,7 @@ struct ProgramAnswer {
 };
 
 // Runs the program with an empty input; stdio[2] of the request is its stderr. One that reaches a limit is killed, with its process
-// group where it has one of its own, and not waited for: before a lost GPU nvidia-smi does not even end then.
+// group where it has one of its own, and waited for no longer than a second: before a lost GPU nvidia-smi does not even end then.
 [[nodiscard]] ProgramAnswer answer_of(SpawnRequest request, const AnswerLimits& limits = {});
 
 // Of an end as waitpid() tells it: the exit code, or 128 + signal.
