@@ -18,32 +18,30 @@
 namespace accel::agent {
 namespace {
 
+using supervisor::json_of_unread_curves;
 using supervisor::ProgramAnswer;
 
 constexpr std::uint64_t kMostMemory = std::uint64_t{2} << 30;
 constexpr std::uint64_t kMostSeconds = 10;  // of a processor
-
-std::string json_of_notice(const std::string& notice) {
-  return to_json(supervisor::DashboardCurves{.notice = "the curves are not read: " + notice});
-}
 
 std::string json_of(const std::string& path,
                     ProgramAnswer answer,
                     std::chrono::milliseconds limit) {
   switch (answer.end) {
     case ProgramAnswer::End::kNotStarted:
-      return json_of_notice("accel cannot be started (" + answer.failure->stage + ": " +
-                            errno_text(answer.failure->error_number) + ")");
+      return json_of_unread_curves("accel cannot be started (" + answer.failure->stage + ": " +
+                                   errno_text(answer.failure->error_number) + ")");
     case ProgramAnswer::End::kOutOfTime:
-      return json_of_notice("reading " + printable(path) + " took longer than " +
-                            seconds_text(limit));
+      return json_of_unread_curves("reading " + printable(path) + " took longer than " +
+                                   seconds_text(limit));
     case ProgramAnswer::End::kTooLong:
-      return json_of_notice("there are too many");
+      return json_of_unread_curves("there are too many");
     case ProgramAnswer::End::kEnded:
       break;
   }
   if (answer.exit_code == 0 && nlohmann::json::accept(answer.out)) return std::move(answer.out);
-  return json_of_notice("`accel plot --json` ended with " + std::to_string(answer.exit_code));
+  return json_of_unread_curves("`accel plot --json` ended with " +
+                               std::to_string(answer.exit_code));
 }
 
 // Blocks.
@@ -53,13 +51,13 @@ std::string look(const TrackingFolder& folder, const JobCurvesOptions& options) 
       .env = {{"LC_ALL", "C.UTF-8"}, {"PATH", "/usr/bin:/bin"}},
       .cwd = "/"};
   const UniqueFd nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  if (!nothing) return json_of_notice("/dev/null: " + errno_text(errno));
+  if (!nothing) return json_of_unread_curves("/dev/null: " + errno_text(errno));
   request.stdio[2] = nothing.get();
   request.drops_oom_protection = true;
   request.limits = {{RLIMIT_CORE, 0}, {RLIMIT_AS, kMostMemory}, {RLIMIT_CPU, kMostSeconds}};
   if (options.changes_user) {
     auto user = find_user(folder.owner);
-    if (!user) return json_of_notice(user.error().message());
+    if (!user) return json_of_unread_curves(user.error().message());
     request.credentials = std::move(user->credentials);
   }
   return json_of(
@@ -77,8 +75,8 @@ JobCurves::JobCurves(boost::asio::io_context& loop, FileReaders& files, JobCurve
 void JobCurves::read(const TrackingFolder& folder, Tell done) {
   if (folder.path.empty())
     return done(
-        json_of_notice("nobody said where this job logs: give --tracking_dir to accel run"));
-  const auto late = [] { return json_of_notice("the file system does not answer"); };
+        json_of_unread_curves("nobody said where this job logs: give --tracking_dir to accel run"));
+  const auto late = [] { return json_of_unread_curves("the file system does not answer"); };
   const bool is_first = !waiting_.contains(folder);
   waiting_[folder].push_back(Answer::begin(loop_, options_.patience, late, std::move(done)));
   if (!is_first) return;

@@ -26,4 +26,8 @@ std::string to_json(const DashboardCurves& curves) {
   return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::string json_of_unread_curves(const std::string& why) {
+  return to_json(DashboardCurves{.notice = "the curves are not read: " + why});
+}
+
 }  // namespace accel::supervisor

@@ -29,5 +29,7 @@ struct DashboardCurves {
 
 // One line. A gap is null.
 [[nodiscard]] std::string to_json(const DashboardCurves& curves);
+// Of none, with the notice that they are not read, and why.
+[[nodiscard]] std::string json_of_unread_curves(const std::string& why);
 
 }  // namespace accel::supervisor
