@@ -189,6 +189,28 @@ void BoundGraph::load_tensors(Frame& frame) const {
     frame[tensor.value] = tensor.place ? tensor.place->tensor() : tensor.constant;
 }
 
+void BoundGraph::add_hook(const std::shared_ptr<const HookedModule>& module,
+                          const std::shared_ptr<ModelHook>& hook) {
+  for (const NodeRange& range : calls_of_module(graph_.graph, module->path))
+    hooked_.add(program_, range, values_into(range.begin, range.end), module, hook);
+}
+
+std::vector<std::size_t> BoundGraph::values_into(std::size_t begin, std::size_t end) const {
+  std::vector<std::size_t> values;
+  for (const ValueId id : user_values_)
+    if (program_.uses(id, begin, end)) values.push_back(id);
+  for (const std::size_t id : program_.values_into(begin, end)) values.push_back(id);
+  return values;
+}
+
+void BoundGraph::run_nodes(Frame& frame, std::size_t begin, std::size_t end) const {
+  if (hooked_.empty()) {
+    program_.run(frame, begin, end);
+  } else {
+    hooked_.run(program_, frame, begin, end);
+  }
+}
+
 c10::IValue BoundGraph::output_value(std::size_t output, const Frame& frame) const {
   const Argument& argument = graph_.graph.outputs[output];
   if (const auto* value = std::get_if<ValueArgument>(&argument)) return frame[value->id];
@@ -220,7 +242,7 @@ ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
                     std::to_string(inputs.size()),
                 "give all of them, or name them with ExportedInputs");
   check_->check(inputs);
-  if (!code_) return interpret(std::move(inputs));
+  if (!code_ || !hooked_.empty()) return interpret(std::move(inputs));
   if (auto tensors = code_->run(
           inputs, [&](const TensorsByName& instead) { return interpret(inputs, instead).tensors; }))
     return {.names = output_names(), .tensors = std::move(*tensors)};
@@ -242,7 +264,7 @@ ExportedOutputs BoundGraph::interpret(std::vector<c10::IValue> inputs,
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (program_.is_used(user_values_[i])) frame[user_values_[i]] = std::move(inputs[i]);
   inputs.clear();
-  program_.run(frame, 0, program_.num_nodes());
+  run_nodes(frame, 0, program_.num_nodes());
   write_back(frame, kept);
   ExportedOutputs outputs;
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
@@ -261,7 +283,7 @@ std::vector<c10::IValue> BoundGraph::run_range(std::size_t begin,
   Frame frame(program_.num_values());
   load_tensors(frame);
   for (std::size_t i = 0; i < ids.size(); ++i) frame[ids[i]] = std::move(values[i]);
-  program_.run(frame, begin, end);
+  run_nodes(frame, begin, end);
   std::vector<c10::IValue> out;
   out.reserve(results.size());
   for (const std::size_t id : results) out.push_back(std::move(frame[id]));

@@ -71,6 +71,16 @@ std::string ExportedModelImpl::why_not_compiled() const {
   return model_->why_not_compiled(is_training());
 }
 
+void ExportedModelImpl::add_hook(const std::string& path,
+                                 std::shared_ptr<ModelHook> hook,
+                                 bool append) {
+  model_->add_hook(*this, path, std::move(hook), append);
+}
+
+void ExportedModelImpl::remove_hook(const std::string& path, bool recurse) {
+  model_->remove_hooks(path, recurse);
+}
+
 void ExportedModelImpl::train(bool on) {
   model_->set_training(on);
   torch::nn::Module::train(on);

@@ -115,6 +115,7 @@ std::string LoadedModel::load_code_of(BoundGraph& graph,
 void LoadedModel::load_code(const Archive& archive, const ExportedModelOptions& options) {
   no_training_code_ = "ExportedModelOptions::compiled does not ask for it";
   no_evaluation_code_ = no_training_code_;
+  needs_code_ = options.compiled == CompiledUse::kRequired;
   if (options.compiled == CompiledUse::kNever) return;
   no_training_code_ = "one graph serves both modes, and code knows one";
   no_evaluation_code_ = no_training_code_;
@@ -124,7 +125,7 @@ void LoadedModel::load_code(const Archive& archive, const ExportedModelOptions& 
     no_evaluation_code_ = load_code_of(*evaluation_, archive, kEvaluation, options.compiled);
     if (training_->code() != nullptr || evaluation_->code() != nullptr) return;
   }
-  if (options.compiled == CompiledUse::kRequired)
+  if (needs_code_)
     throw Error(ErrorCode::kUnsupported,
                 printable(source()) + " has no compiled code",
                 "export the model with accel export --compile");
@@ -136,6 +137,7 @@ void LoadedModel::load_code(const Archive& archive, const ExportedModelOptions& 
 
 std::string LoadedModel::why_not_compiled(bool is_training) const {
   const BoundGraph& used = graph(is_training);
+  if (used.code() != nullptr && !hooks_.empty()) return "a submodule has a hook";
   if (used.code() != nullptr) return used.code()->fault();
   return &used == evaluation_.get() ? no_evaluation_code_ : no_training_code_;
 }
@@ -178,6 +180,76 @@ bool LoadedModel::is_persistent_buffer(const std::string& name) const {
   return std::ranges::none_of(training_->source().inputs, [&](const InputSpec& input) {
     return input.kind == InputSpec::Kind::kBuffer && input.target == name && !input.is_persistent;
   });
+}
+
+HookedModule LoadedModel::hooked_module(torch::nn::Module& root, const std::string& path) const {
+  HookedModule hooked{.path = path, .module = &root};
+  for (const BoundGraph* graph : {training_.get(), evaluation_.get()}) {
+    if (graph == nullptr) continue;
+    const ClassNames classes = class_names(graph->source().graph);
+    if (const auto found = classes.find(path); found != classes.end())
+      hooked.class_name = found->second;
+  }
+  for (std::size_t begin = 0; begin < path.size() && hooked.module != nullptr;) {
+    const std::size_t end = std::min(path.find('.', begin), path.size());
+    const auto children = hooked.module->named_children();
+    const auto* const child = children.find(path.substr(begin, end - begin));
+    hooked.module = child == nullptr ? nullptr : child->get();
+    begin = end + 1;
+  }
+  return hooked;
+}
+
+void LoadedModel::bind_hooks() {
+  for (const auto& graph : {training_.get(), evaluation_.get()}) {
+    if (graph == nullptr) continue;
+    graph->clear_hooks();
+    for (const auto& [path, hooked] : hooks_) graph->add_hook(hooked.module, hooked.hook);
+  }
+}
+
+void LoadedModel::add_hook(torch::nn::Module& root,
+                           const std::string& path,
+                           std::shared_ptr<ModelHook> hook,
+                           bool append) {
+  if (needs_code_)
+    throw Error(ErrorCode::kUnsupported,
+                printable(source()) + " has to run machine code, in which no hook can be called",
+                "load it with CompiledUse::kWherePossible or kNever");
+  const bool is_called =
+      !calls_of_module(training_->source().graph, path).empty() ||
+      (evaluation_ && !calls_of_module(evaluation_->source().graph, path).empty());
+  if (!is_called) (void)range_of_call(training_->source().graph, path);
+  auto module = std::make_shared<const HookedModule>(hooked_module(root, path));
+  hook->init_hook(*module);
+  std::shared_ptr<ModelHook> replaced;
+  if (const auto old = hooks_.find(path); old != hooks_.end()) {
+    if (append) {
+      hook = std::make_shared<SequentialHook>(
+          std::vector<std::shared_ptr<ModelHook>>{old->second.hook, std::move(hook)});
+    } else {
+      replaced = old->second.hook;
+    }
+  }
+  hooks_.insert_or_assign(path, Hooked{module, std::move(hook)});
+  bind_hooks();
+  if (replaced != nullptr) replaced->detach_hook(*module);
+}
+
+void LoadedModel::remove_hooks(const std::string& path, bool recurse) {
+  const auto is_within = [&](const std::string& other) {
+    return other == path || (recurse && (path.empty() || other.starts_with(path + '.')));
+  };
+  for (auto entry = hooks_.begin(); entry != hooks_.end();) {
+    if (!is_within(entry->first)) {
+      ++entry;
+      continue;
+    }
+    const Hooked removed = std::move(entry->second);
+    entry = hooks_.erase(entry);
+    bind_hooks();
+    removed.hook->detach_hook(*removed.module);
+  }
 }
 
 bool LoadedModel::starts_in_training() const {

@@ -16,6 +16,7 @@
 
 #include "libaccel/exported/compiled_graph.h"
 #include "libaccel/exported/graph.h"
+#include "libaccel/exported/hooked_calls.h"
 #include "libaccel/exported/input_check.h"
 #include "libaccel/exported/module_tree.h"
 #include "libaccel/exported/program.h"
@@ -34,6 +35,10 @@ class BoundGraph {
   void use_code(const CompiledPackage& package, CompiledUse use);
   // nullptr: none.
   [[nodiscard]] const CompiledGraph* code() const noexcept { return code_.get(); }
+  // Has the hook run in all calls of its module.
+  void add_hook(const std::shared_ptr<const HookedModule>& module,
+                const std::shared_ptr<ModelHook>& hook);
+  void clear_hooks() noexcept { hooked_.clear(); }
   // Constants are no part of the module: they follow it when it moves.
   void move_constants(const at::TensorOptions& options, bool non_blocking);
 
@@ -47,8 +52,8 @@ class BoundGraph {
   // std::nullopt: no tensor. Throws the same.
   [[nodiscard]] std::optional<at::ScalarType> input_dtype(const std::string& name) const;
   [[nodiscard]] std::int64_t index_limit(const std::string& name) const;
-  // The values of inputs that the caller gives.
-  [[nodiscard]] const std::vector<ValueId>& user_values() const noexcept { return user_values_; }
+  // What a range of nodes takes from the caller, then what it takes from nodes before it.
+  [[nodiscard]] std::vector<std::size_t> values_into(std::size_t begin, std::size_t end) const;
 
   // By name to by order. Throws kInvalidArgument.
   [[nodiscard]] std::vector<c10::IValue> in_order(const ExportedInputs& inputs) const;
@@ -67,6 +72,7 @@ class BoundGraph {
     at::Tensor constant;
   };
   void load_tensors(Frame& frame) const;
+  void run_nodes(Frame& frame, std::size_t begin, std::size_t end) const;
   // instead: tensors that take the place of the module's, by name.
   [[nodiscard]] ExportedOutputs interpret(std::vector<c10::IValue> inputs,
                                           const TensorsByName& instead = {}) const;
@@ -84,6 +90,7 @@ class BoundGraph {
   std::map<std::string, TensorPlace> places_;  // by name, of what outputs write
   std::string source_;
   std::unique_ptr<CompiledGraph> code_;
+  HookedCalls hooked_;
 };
 
 class LoadedModel {
@@ -99,6 +106,12 @@ class LoadedModel {
   }
   // Of a buffer of the root.
   [[nodiscard]] bool is_persistent_buffer(const std::string& name) const;
+  // As add_hook_to_module().
+  void add_hook(torch::nn::Module& root,
+                const std::string& path,
+                std::shared_ptr<ModelHook> hook,
+                bool append);
+  void remove_hooks(const std::string& path, bool recurse);
   // Of the graph that the mode runs.
   [[nodiscard]] std::string why_not_compiled(bool is_training) const;
   // Whether the module is in training when it is loaded.
@@ -110,7 +123,13 @@ class LoadedModel {
                bool non_blocking);
 
  private:
+  struct Hooked {
+    std::shared_ptr<const HookedModule> module;
+    std::shared_ptr<ModelHook> hook;
+  };
   [[nodiscard]] std::string source() const { return path_.filename().string(); }
+  [[nodiscard]] HookedModule hooked_module(torch::nn::Module& root, const std::string& path) const;
+  void bind_hooks();
   void load_tensors(const Archive& archive, const ExportedModelOptions& options);
   void load_code(const Archive& archive, const ExportedModelOptions& options);
   [[nodiscard]] std::string load_code_of(BoundGraph& graph,
@@ -124,6 +143,8 @@ class LoadedModel {
   TensorsByName tensors_;               // until attach()
   TensorsByName evaluation_constants_;  // the same
   std::map<std::string, bool> requires_grad_;
+  std::map<std::string, Hooked> hooks_;  // by path
+  bool needs_code_ = false;
   std::string no_training_code_;  // why there is none
   std::string no_evaluation_code_;
   c10::DeviceType home_ = c10::DeviceType::CPU;  // where the model was when it was exported

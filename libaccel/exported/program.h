@@ -93,6 +93,10 @@ class Program {
   [[nodiscard]] std::vector<std::size_t> values_out_of(std::size_t begin, std::size_t end) const;
   // Of the values that the graph takes: which of them a range uses.
   [[nodiscard]] bool uses(ValueId id, std::size_t begin, std::size_t end) const;
+  // Whether a node from this one on uses it, or it is an output.
+  [[nodiscard]] bool is_used_from(ValueId id, std::size_t begin) const {
+    return last_uses_[id] >= static_cast<std::int64_t>(begin);
+  }
 
   // Switches what a graph that was exported in training mode does differently in evaluation.
   void set_training(bool on);

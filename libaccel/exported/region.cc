@@ -7,36 +7,11 @@
 #include <accel/error.h>
 #include <accel/exported_model.h>
 
+#include "libaccel/exported/call_range.h"
 #include "libaccel/exported/loaded_model.h"
 #include "runtime/printable.h"
 
 namespace accel {
-namespace {
-
-struct NodeRange {
-  std::size_t begin;
-  std::size_t end;
-};
-
-NodeRange range_of(const exported::Graph& graph, const std::string& path) {
-  std::size_t begin = graph.nodes.size();
-  std::size_t end = 0;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const auto& calls = graph.nodes[i].calls;
-    const bool is_within = std::any_of(
-        calls.begin(), calls.end(), [&](const auto& call) { return call.path == path; });
-    if (!is_within) continue;
-    begin = std::min(begin, i);
-    end = i + 1;
-  }
-  if (end == 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "no node of the exported model belongs to the module '" + printable(path) + "'",
-                "name a module as named_modules() does");
-  return {begin, end};
-}
-
-}  // namespace
 
 ExportedRegion::ExportedRegion(const exported::LoadedModel& model,
                                bool is_training,
@@ -44,9 +19,7 @@ ExportedRegion::ExportedRegion(const exported::LoadedModel& model,
                                std::size_t end)
     : model_(&model), is_training_(is_training), begin_(begin), end_(end) {
   const exported::BoundGraph& graph = model.graph(is_training);
-  for (const exported::ValueId id : graph.user_values())
-    if (graph.program().uses(id, begin, end)) inputs_.push_back(id);
-  for (const std::size_t id : graph.program().values_into(begin, end)) inputs_.push_back(id);
+  inputs_ = graph.values_into(begin, end);
   outputs_ = graph.program().values_out_of(begin, end);
 }
 
@@ -76,18 +49,20 @@ std::vector<c10::IValue> ExportedRegion::operator()(std::vector<c10::IValue> inp
 }
 
 ExportedRegion ExportedModelImpl::region(const std::string& path) const {
-  const auto [begin, end] = range_of(model_->graph(is_training()).source().graph, path);
+  const auto [begin, end] =
+      exported::range_of_call(model_->graph(is_training()).source().graph, path);
   return ExportedRegion(*model_, is_training(), begin, end);
 }
 
 std::vector<ExportedRegion> ExportedModelImpl::regions(
     const std::vector<std::string>& paths) const {
   const exported::Graph& graph = model_->graph(is_training()).source().graph;
-  std::vector<NodeRange> ranges;
-  for (const std::string& path : paths) ranges.push_back(range_of(graph, path));
-  std::sort(ranges.begin(), ranges.end(), [](const NodeRange& a, const NodeRange& b) {
-    return a.begin < b.begin;
-  });
+  std::vector<exported::NodeRange> ranges;
+  for (const std::string& path : paths) ranges.push_back(exported::range_of_call(graph, path));
+  std::sort(
+      ranges.begin(), ranges.end(), [](const exported::NodeRange& a, const exported::NodeRange& b) {
+        return a.begin < b.begin;
+      });
   std::vector<ExportedRegion> regions;
   std::size_t next = 0;
   const auto add = [&](std::size_t begin, std::size_t end) {

@@ -2,12 +2,12 @@
 //
 //   exported_train MODEL.pt2 INPUTS.safetensors [--steps N] [--lr X] [--optimizer adamw|sgd]
 //                  [--strategy ddp|zero1|zero2|full_shard] [--mixed_precision no|bf16|fp16] [--accumulate K]
-//                  [--weights FILE] [--threads N] [--seed N] [--save FOLDER]
+//                  [--weights FILE] [--threads N] [--seed N] [--save FOLDER] [--double MODULE]
 //
 // The inputs file has tensors by the names of the model's inputs. Dimension 0 is the batch: each rank takes its part of it, in
 // order, and with --accumulate each of K batches takes its part of that; a tensor without dimensions goes to all as it is.
 // Prints a line for each step: its number, the mean of the loss over ranks and batches, and the norm of the gradients;
-// then "eval" and the loss in eval(). --save writes the weights.
+// then "eval" and the loss in eval(). --save writes the weights. --double gives a submodule a hook that doubles its first output.
 
 #include <charconv>
 #include <cstdio>
@@ -27,6 +27,7 @@
 #include <accel/error.h>
 #include <accel/exported_model.h>
 #include <accel/fsdp.h>
+#include <accel/model_hooks.h>
 #include <accel/safetensors_file.h>
 
 namespace {
@@ -120,6 +121,12 @@ accel::ExportedInputs inputs_of(const accel::safetensors::TensorMap& tensors,
   return accel::ExportedInputs(std::move(inputs));
 }
 
+struct DoubledOutput final : accel::ModelHook {
+  void post_forward(const accel::HookedModule& /*module*/, accel::HookValues& outputs) override {
+    outputs.values[0] = outputs.values[0].toTensor() * 2;
+  }
+};
+
 // Of the whole batch.
 template <typename Model>
 at::Tensor loss_in_evaluation(accel::Accelerator& accelerator,
@@ -136,6 +143,8 @@ int train(const Run& run) {
   at::set_num_threads(static_cast<int>(run.number("threads", 1)));
   accel::Accelerator accelerator(options_of(run));
   accel::ExportedModel net(run.model, {.weights = run.text("weights", "")});
+  if (const std::string path = run.text("double", ""); !path.empty())
+    accel::add_hook_to_module(*net, path, std::make_shared<DoubledOutput>());
   auto [model, optimizer] = accelerator.prepare(net, optimizer_of(run, *net));
   if (run.flags.contains("seed"))
     at::manual_seed(static_cast<std::uint64_t>(run.number("seed", 0)));

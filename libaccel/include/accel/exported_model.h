@@ -46,6 +46,8 @@
 
 namespace accel {
 
+class ModelHook;
+
 namespace exported {
 class LoadedModel;
 }
@@ -176,6 +178,10 @@ class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module, public NonPersi
   // The whole graph, cut at the calls of these submodules: each has one region, and so has what lies between them. Run in order,
   // with the outputs of one among the inputs of others, they are the whole. Throws also when two of them overlap.
   [[nodiscard]] std::vector<ExportedRegion> regions(const std::vector<std::string>& paths) const;
+
+  // What add_hook_to_module() and remove_hook_from_module() do (accel/model_hooks.h).
+  void add_hook(const std::string& path, std::shared_ptr<ModelHook> hook, bool append);
+  void remove_hook(const std::string& path, bool recurse);
 
   // Throws kUnsupported where the graph was exported in the other mode and has nothing to switch.
   void train(bool on = true) override;
