@@ -70,25 +70,24 @@ bool shows_progress(ProgressWhen when) {
   return is_wanted && ::isatty(STDERR_FILENO) == 1;
 }
 
-// Who reads what is printed into a file may be anybody. nullptr: no file is needed, or it cannot be written, which is no reason to run
-// nothing.
+// Other users may read stderr if it is not a terminal. nullptr: no file is needed, or it cannot be written; the job runs all the same.
 std::unique_ptr<OperatorsFile> tell_operators(const std::string& program,
                                               const WatchService* watch,
                                               const LaunchHost& host) {
   const std::string address = watch != nullptr ? watch->operators_address() : "";
   if (address.empty()) return nullptr;
-  const std::string who = "who may stop the job from it too opens ";
+  const std::string what = "to stop the job from the dashboard, open ";
   if (::isatty(STDERR_FILENO) == 1) {
-    print_launch_notice(program, who + address);
+    print_launch_notice(program, what + address);
     return nullptr;
   }
   auto file = OperatorsFile::write(host.environment, host.job_suffix, address);
   if (!file) {
     print_launch_notice(program,
-                        "nobody can stop the job from the dashboard: " + file.error().message());
+                        "the job cannot be stopped from the dashboard: " + file.error().message());
     return nullptr;
   }
-  print_launch_notice(program, who + "the address in " + (*file)->path());
+  print_launch_notice(program, what + "the address in " + (*file)->path());
   return *std::move(file);
 }
 

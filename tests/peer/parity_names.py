@@ -182,7 +182,7 @@ def rendered(entries):
             if entry[kind]:
                 here += f"; {words} " + ", ".join(f"`{argument}` ({why})" for argument, why in entry[kind].items())
         lines.append(f"| {names_text(entry)} | {entry['state']} | {here} | {', '.join(f'`{path}`' for path in entry['tests'])} |")
-    for state, words in (("not yet", "Not there yet"), ("not needed", "Not needed")):
+    for state, words in (("not yet", "Not supported yet"), ("not needed", "Not needed")):
         for entry in entries:
             if entry["state"] == state:
                 lines += ["", f"{words}{', ' + entry['here'] if entry.get('here') else ''}: {names_text(entry)}."]

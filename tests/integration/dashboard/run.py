@@ -71,10 +71,10 @@ class DashboardTest(unittest.TestCase):
                           # A launcher that is killed cannot remove its operators' file.
                           env={**os.environ, "TMPDIR": str(self.folder)})
         self.addCleanup(launcher.close)
-        launcher.wait_for("who may stop the job from it too opens the address in ")
+        launcher.wait_for("to stop the job from the dashboard, open the address in ")
         self.launcher = launcher
         self.url, = ADDRESS.findall(launcher.text())
-        self.operators_file = pathlib.Path(re.search(r"opens the address in (\S+)", launcher.text()).group(1))
+        self.operators_file = pathlib.Path(re.search(r"open the address in (\S+)", launcher.text()).group(1))
         self.operator_url = self.operators_file.read_text().strip()
         self.token = self.url.split("=")[1]
         self.host = self.url.split("/")[2]
@@ -202,7 +202,7 @@ class Launcher(DashboardTest):
             pass
         self.assertEqual(job.wait(PATIENCE), 0, text)
         self.assertEqual(len(ADDRESS.findall(text.decode())), 2, text)
-        self.assertNotIn(b"opens the address in", text)
+        self.assertNotIn(b"open the address in", text)
 
     def test_one_large_file_and_a_pipe_hide_no_curve_and_do_not_keep_the_launcher(self):
         runs = self.folder / "runs"

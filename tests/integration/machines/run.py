@@ -524,8 +524,8 @@ class Static(unittest.TestCase):
 
     def page(self, machine):
         """Asks the page of a machine, as whoever opens the address that its launcher keeps for operators."""
-        machine.wait_for("opens the address in ")
-        address = pathlib.Path(re.search(r"opens the address in (\S+)", machine.text()).group(1)).read_text().strip()
+        machine.wait_for("open the address in ")
+        address = pathlib.Path(re.search(r"open the address in (\S+)", machine.text()).group(1)).read_text().strip()
         host, token = address.removeprefix("http://").split("/#token=")
 
         def ask(path, method="GET"):
