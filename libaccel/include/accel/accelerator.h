@@ -1,4 +1,4 @@
-// Accelerator: one object through which a training loop runs on one process or on many.
+// Accelerator: runs a training loop on one process or on many.
 //
 //   accel::Accelerator accelerator({.mixed_precision = "bf16", .gradient_accumulation_steps = 4});
 //   auto [model, optimizer, loader, scheduler] =
@@ -13,7 +13,7 @@
 //     optimizer.zero_grad();
 //   }
 //
-// Names and behaviour are those of HF Accelerate; docs/reference/parity.md lists the differences.
+// Names and behaviour equal HF Accelerate; docs/reference/parity.md lists the differences.
 //
 // Threads:  the thread that trains. Collectives in the same order on every rank.
 // Cost:     nothing per step beyond what the job needs: no allocation, no synchronisation with a
@@ -65,25 +65,25 @@ namespace detail {
 class FsdpFiles;
 }
 
-// As of at::Tensor::backward().
+// Options of backward(), as in at::Tensor::backward().
 struct BackwardOptions {
   // Whether another backward of the same forward follows; create_graph when not set.
   std::optional<bool> retain_graph;
-  // Gradients get a graph of their own, for derivatives of higher order.
+  // Records a graph of the gradients, for derivatives of higher order.
   bool create_graph = false;
-  // The weight of this micro-batch, for example its number of tokens when the loss is their mean. The gradient at the end of an
-  // accumulation is sum(weight * gradient) / sum(weight), over its micro-batches and all ranks: that of the mean over all tokens.
-  // 0: the micro-batch has no effect, whatever its loss is (NaN of no tokens). If all weights are 0 the gradients are zero. Not
-  // set: all micro-batches weigh the same.
+  // The weight of this micro-batch, for example its number of tokens if the loss is their mean. At the end of an accumulation the
+  // gradient is sum(weight * gradient) / sum(weight), over all micro-batches and ranks: the gradient of the mean over all tokens.
+  // A micro-batch of weight 0 has no effect, even if its loss is NaN (no tokens). If all weights are 0 the gradients are zero. Not
+  // set: all micro-batches have the same weight.
   std::optional<double> weight;
-  // The rate of a prepared optimizer that steps in the backward (accel/lomo.h). Set: it steps.
+  // The learning rate of a prepared optimizer that steps in the backward (accel/lomo.h). If it is set, the optimizer steps.
   std::optional<double> learning_rate;
 };
 
 struct SaveObjectOptions;  // accel/saved_object.h
 
 struct LoadStateOptions {
-  // Refuses names of weights that only the model or only the checkpoint has; false: they are left alone.
+  // true: weights that only the model or only the checkpoint has are an error; false: they are ignored.
   bool strict = true;
 };
 
@@ -95,7 +95,7 @@ struct StateDictOptions {
 class ACCEL_EXPORT Accelerator {
  public:
   // Sets up the state of the process (accel/state.h) and joins the other ranks.
-  // Throws what AcceleratorState throws, and kInvalidArgument for options that contradict each
+  // Throws the errors of AcceleratorState, and kInvalidArgument for options that contradict each
   // other.
   explicit Accelerator(const AcceleratorOptions& options = {});
   ~Accelerator();
@@ -104,19 +104,19 @@ class ACCEL_EXPORT Accelerator {
 
   // --- preparing
 
-  // Prepares any mix of models, optimizers, data loaders and schedulers and returns them in the
-  // order given: a tuple, or the object itself when there is one. What was prepared already comes
-  // back as it is.
+  // Prepares any mix of models, optimizers, data loaders and schedulers. Returns them in the same
+  // order: a tuple, or the object itself if there is only one. Objects that are already prepared are
+  // returned unchanged.
   //
   //   model      a module holder or shared_ptr to a module    -> Prepared<the same>
   //   optimizer  lvalue (borrowed: keep it alive), rvalue     -> AcceleratedOptimizer
   //              (taken over) or shared_ptr
   //   loader     accel::DataLoader                            -> the same, for this rank
   //   scheduler  the same three; anything Stateful with       -> AcceleratedScheduler
-  //              step(). Follows the optimizer it was made for.
+  //              step(). Follows its own optimizer.
   //   others     without a step(): tokenizers, nullptr, ...   -> an lvalue as a reference, else the value
   //
-  // Throws kShapeMismatch when the ranks have different models, kDataSharding for batches that cannot
+  // Throws kShapeMismatch if the ranks have different models, kDataSharding for batches that cannot
   // be divided; kPeerLost, kProcessGroup.
   // Requires: every rank prepares the same objects in the same order.
   template <typename... Objects>
@@ -124,7 +124,7 @@ class ACCEL_EXPORT Accelerator {
     return prepare(PrepareOptions{}, std::forward<Objects>(objects)...);
   }
   // The same, with a device placement for each object: prepare({.device_placement = {{true, false}}}, net, data_loader). Throws
-  // kInvalidArgument, before anything is prepared, for a list of another length, and for any with DeepSpeed.
+  // kInvalidArgument for a list of another length, and for any list with DeepSpeed; nothing is prepared then.
   template <typename... Objects>
   decltype(auto) prepare(PrepareOptions options, Objects&&... objects) {
     static_assert(sizeof...(Objects) > 0, "prepare() wants at least one object");
@@ -146,7 +146,7 @@ class ACCEL_EXPORT Accelerator {
     }
   }
 
-  // A model alone, as prepare() does it. Throws what prepare() throws.
+  // Prepares one model, like prepare(). Throws the errors of prepare().
   template <detail::ModuleHandle Handle>
   Prepared<Handle> prepare_model(const Handle& model, const PrepareModelOptions& options = {}) {
     if constexpr (requires { model.is_empty(); }) {
@@ -171,7 +171,7 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
 
-  // This rank's part of a loader; a loader that was prepared comes back as it is.
+  // Returns this rank's part of a loader. A prepared loader is returned unchanged.
   template <detail::DataLoaderHandle Loader>
   Loader prepare_data_loader(const Loader& loader, const PrepareDataLoaderOptions& options = {}) {
     Loader prepared = detail::shard_loader(loader, shard_options(options.device_placement));
@@ -179,7 +179,7 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
 
-  // The same of batches that rank 0 reads for all (dispatch_batches): slice cuts out the rows of each rank, see BatchSlicer.
+  // The same, for batches that rank 0 reads for all (dispatch_batches): `slice` cuts out the rows of each rank, see BatchSlicer.
   // Without dispatch_batches it is not called.
   template <detail::DataLoaderHandle Loader>
   Loader prepare_data_loader(const Loader& loader,
@@ -191,40 +191,40 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
 
-  // A loader whose passes of this epoch leave the first batches out: accel/dataloader.h. Throws kInvalidArgument for a
-  // number below 0.
+  // Returns a loader that skips the first batches in this epoch; see accel/dataloader.h. Throws kInvalidArgument for a number
+  // below 0.
   template <detail::DataLoaderHandle Loader>
   [[nodiscard]] Loader skip_first_batches(const Loader& loader,
                                           std::int64_t num_batches = 0) const {
     return detail::skip_batches(loader, num_batches);
   }
 
-  // What prepare() does with loaders: AcceleratorOptions::dataloader_config.
+  // How prepare() treats loaders: AcceleratorOptions::dataloader_config.
   [[nodiscard]] bool split_batches() const { return shard_options().split_batches; }
   [[nodiscard]] std::optional<bool> dispatch_batches() const {
     return shard_options().dispatch_batches;
   }
   [[nodiscard]] bool even_batches() const { return shard_options().even_batches; }
-  // Of loaders that are prepared from now on, and of join_uneven_inputs().
+  // Applies to loaders prepared from now on, and to join_uneven_inputs().
   void set_even_batches(bool even_batches);
   [[nodiscard]] bool use_seedable_sampler() const { return shard_options().use_seedable_sampler; }
   [[nodiscard]] bool non_blocking() const { return shard_options().non_blocking; }
   [[nodiscard]] bool use_stateful_dataloader() const noexcept;
 
-  // What was prepared.
+  // The prepared objects.
   template <typename Handle>
   static Handle unwrap_model(const Prepared<Handle>& model) {
     return model.unwrap();
   }
 
-  // Whether a device map has put some weights of the model on disk and left others in memory (accel/offload.h).
+  // Whether a device map put some weights of the model on disk and others in memory (accel/offload.h).
   [[nodiscard]] static bool verify_device_map(const torch::nn::Module& model);
 
-  // Forgets every prepared and registered object and starts counting batches anew; they live on for
-  // as long as the caller holds them. Memory that is kept for saves in the background goes.
+  // Forgets all prepared and registered objects and resets the count of batches. The caller may keep
+  // the objects. Frees the memory for saves in the background.
   void free_memory();
   void clear() { free_memory(); }
-  // The same, and lets go of the objects handed in (accel/memory.h).
+  // The same, and releases the given objects (accel/memory.h).
   template <typename... Objects>
   requires(sizeof...(Objects) > 0) void free_memory(Objects&... objects) {
     free_memory();
@@ -233,24 +233,25 @@ class ACCEL_EXPORT Accelerator {
 
   // --- the training step
 
-  // loss.backward(), divided by the number of accumulation steps and scaled for fp16; gradients that were unscaled and not
-  // stepped are scaled again first. Throws kPeerLost or kProcessGroup when the gradients could not be exchanged;
-  // kInvalidArgument naming a parameter that no prepared forward has announced, where that cannot be made up for
-  // (accel/prepared_model.h); and what the user's code throws: when it did so on all ranks, at the same place, training may go
-  // on with zero_grad() and a forward. kUnsupported for create_graph where gradients are averaged: an average has no graph.
-  // With a weight (BackwardOptions) kInvalidArgument for one below 0, NaN or infinite, and where other micro-batches of the
-  // accumulation have none; kUnsupported within no_sync() or LocalSGD, which have no end that a sum of weights could wait for.
+  // loss.backward(), with the loss divided by the number of accumulation steps and scaled for fp16. Gradients that were unscaled but
+  // not stepped are scaled again first.
+  // Throws kPeerLost or kProcessGroup if the gradients could not be exchanged; kInvalidArgument naming a parameter whose forward did
+  // not go through the prepared model, if this cannot be repaired (accel/prepared_model.h); kUnsupported for create_graph with
+  // averaged gradients, because an average has no graph. Exceptions of the program pass through; if they occur on all ranks at the
+  // same place, training may continue with zero_grad() and a forward.
+  // With a weight (BackwardOptions) throws kInvalidArgument for a weight below 0, NaN or infinite, or if other micro-batches of the
+  // accumulation have none; kUnsupported within no_sync() or LocalSGD, because no sum of weights is formed there.
   // Requires: all ranks give weights, or none; one backward() for each batch. Cost of weights: an all-reduce of 8 bytes and a
   // pass over the gradients for each accumulation.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
-  // A backward in which the prepared Lomo or AdaLomo steps (accel/lomo.h). backward() with a learning_rate does the same. Throws
-  // kInvalidArgument without such an optimizer, with several (one backward serves one of them), and while gradients are accumulated
-  // over several ranks. Requires: every rank calls it.
+  // A backward in which the prepared Lomo or AdaLomo steps (accel/lomo.h), like backward() with a learning_rate. Throws
+  // kInvalidArgument without such an optimizer, with several of them, and if gradients are accumulated on several ranks. Requires:
+  // every rank calls it.
   void lomo_backward(const at::Tensor& loss, double learning_rate);
 
   // Counts a batch and decides whether it ends an accumulation: every gradient_accumulation_steps
-  // batches and at the end of the loader. While the scope lives, models that are not to synchronise
-  // do not.
+  // batches, and at the end of the loader. Otherwise the models do not synchronise inside the
+  // scope.
   template <typename... Handles>
   [[nodiscard]] NoSyncScope accumulate(const Prepared<Handles>&... models) {
     if (next_batch_syncs()) return NoSyncScope();
@@ -260,16 +261,16 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] static NoSyncScope no_sync(const Prepared<Handles>&... models) {
     return NoSyncScope({models.runtime().get()...});
   }
-  // Around a backward whose forward ran inside no_sync().
+  // A scope for a backward whose forward ran inside no_sync().
   template <typename Handle>
   [[nodiscard]] static SyncScope trigger_sync_in_backward(const Prepared<Handle>& model) {
     return SyncScope(*model.runtime());
   }
 
-  // One pass over a loader with different numbers of batches on the ranks. At the end of the scope a rank without batches takes
-  // part in the calls of the others (accel/detail/join_scope.h). Name all models that are trained inside. With even_batches, the
-  // default of loaders, it only sets that of the loaders; iterable ones keep theirs, with a warning. Requires: every rank makes and
-  // leaves the scope.
+  // A scope for one pass over a loader with different numbers of batches on the ranks. At its end a rank without batches takes part in
+  // the calls of the others (accel/detail/join_scope.h). Give all models that are trained inside. With even_batches, the default of
+  // loaders, the scope only sets this option on the loaders; iterable loaders keep theirs, with a warning. Requires: every rank makes
+  // and leaves the scope.
   //
   //   { auto joining = accelerator.join_uneven_inputs(model, {.even_batches = false});
   //     for (auto& batch : loader) ... }
@@ -278,7 +279,7 @@ class ACCEL_EXPORT Accelerator {
                                              const JoinOptions& options = {}) const {
     return join({model.runtime().get()}, options);
   }
-  // The same of several models; JoinOptions may follow them.
+  // The same for several models; JoinOptions may follow them.
   template <typename First, typename Second, typename... More>
   [[nodiscard]] JoinScope join_uneven_inputs(const Prepared<First>& first,
                                              const Prepared<Second>& second,
@@ -301,14 +302,14 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] int gradient_accumulation_steps() const { return gradient_state().num_steps(); }
   void set_gradient_accumulation_steps(int steps);
 
-  // Whether training is reproducible (AcceleratorOptions::reproducible), and this rank's micro-batches of each step; without it all
-  // of the gradient_accumulation_steps.
+  // Whether training is reproducible (AcceleratorOptions::reproducible), and this rank's micro-batches of each step; otherwise all
+  // gradient_accumulation_steps.
   [[nodiscard]] bool reproducible() const noexcept;
   [[nodiscard]] MicroBatches micro_batches() const;
-  // A loader to train with. As prepare_data_loader(), but in reproducible training its batches are the micro-batches of the steps,
-  // and each rank gets its run of them. With even_batches an incomplete last step gets the first batches of the pass again;
-  // otherwise, and with drop_last, it is left out. shuffle is by seed and epoch. Give loaders to evaluate with to prepare(). Throws
-  // kUnsupported for an iterable dataset, dispatch_batches and split_batches.
+  // Prepares a loader for training. Like prepare_data_loader(), but in reproducible training its batches are the micro-batches of the
+  // steps, and each rank gets its range of them. With even_batches an incomplete last step gets the first batches of the pass again;
+  // otherwise, and with drop_last, it is skipped. The shuffle depends on seed and epoch. Give loaders for evaluation to prepare().
+  // Throws kUnsupported for an iterable dataset, dispatch_batches and split_batches.
   template <detail::DataLoaderHandle Loader>
   Loader prepare_micro_batches(const Loader& loader) {
     Loader prepared = detail::shard_loader(loader, micro_batch_options());
@@ -316,56 +317,55 @@ class ACCEL_EXPORT Accelerator {
     return prepared;
   }
 
-  // Scales the gradients so that the norm of all of them together is at most max_norm; returns the norm before, a 0-d tensor.
-  // norm_type may be infinity; 0 and below are kUnsupported where one of the gradients is divided. fp16 gradients are unscaled
-  // first; then it throws kInvalidArgument while they are still being accumulated, as it does for a max_norm below 0 or NaN.
+  // Scales the gradients so that their total norm is at most max_norm. Returns the norm before, a 0-d tensor. norm_type may be
+  // infinity; 0 and below are kUnsupported if a gradient is divided over the ranks. fp16 gradients are unscaled first, which is
+  // kInvalidArgument during an accumulation. Throws kInvalidArgument for a max_norm below 0 or NaN.
   // Requires: if any prepared model is sharded, every rank calls it, for parameters of any model; it then waits for all ranks and
   // for the device. Otherwise it waits for neither.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                              double max_norm,
                              double norm_type = 2.0);
-  // Cuts each gradient to [-clip_value, clip_value]. Throws kInvalidArgument for a clip_value below 0 or NaN.
+  // Clamps each gradient to [-clip_value, clip_value]. Throws kInvalidArgument for a clip_value below 0 or NaN.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
-  // fp16: divides the gradients of all optimizers, of one, or of several, by the scale. Otherwise does nothing.
+  // fp16: divides the gradients of all optimizers, of one, or of several, by the scale. Otherwise it does nothing.
   void unscale_gradients();
   void unscale_gradients(const AcceleratedOptimizer& optimizer);
   void unscale_gradients(const std::vector<AcceleratedOptimizer>& optimizers) {
     for (const AcceleratedOptimizer& optimizer : optimizers) unscale_gradients(optimizer);
   }
 
-  // Runs what follows in the precision of the Accelerator (the loss, say; forwards do so by
-  // themselves).
+  // A scope with the precision of the Accelerator, for example for the loss. Forwards of prepared
+  // models need no scope.
   [[nodiscard]] Autocast autocast() const;
   [[nodiscard]] Autocast autocast(const AutocastKwargs& options) const;
 
-  // Whether an optimizer left its last step out because of an overflow (fp16).
+  // Whether an optimizer skipped its last step because of an overflow (fp16).
   [[nodiscard]] bool optimizer_step_was_skipped() const;
   [[nodiscard]] GradScaler* scaler() const noexcept;  // nullptr unless fp16
 
-  // A flag that one rank sets and all ranks see: check_trigger() is true on every rank when any of
-  // them called set_trigger() since; it clears the flag. Requires: every rank calls
-  // check_trigger().
+  // A flag that one rank sets and all ranks read: check_trigger() is true on every rank if any rank
+  // called set_trigger() before; it clears the flag. Requires: every rank calls check_trigger().
   void set_trigger();
   [[nodiscard]] bool check_trigger();
 
   // --- processes
 
   [[nodiscard]] const AcceleratorState& state() const noexcept;
-  // Selects one of AcceleratorOptions::deepspeed_plugins for what is prepared next; at first it is the first one. Throw
-  // kInvalidArgument for an unknown name; select also kUnsupported if one plugin copies models (stage 0) and another shards them.
-  // Requires: every rank selects the same.
+  // Selects one of AcceleratorOptions::deepspeed_plugins for later calls of prepare(); at first the first one is selected. Throw
+  // kInvalidArgument for an unknown name; select also throws kUnsupported if one plugin copies models (stage 0) and another shards
+  // them. Requires: every rank selects the same.
   void select_deepspeed_plugin(const std::string& name);
   [[nodiscard]] const DeepSpeedPlugin& get_deepspeed_plugin(const std::string& name) const;
-  // The selected one. Throws kInvalidArgument where models are not divided by DeepSpeed's stages.
+  // The selected plugin. Throws kInvalidArgument if models are not divided by DeepSpeed's stages.
   [[nodiscard]] const DeepSpeedPlugin& deepspeed_plugin() const;
-  // The configuration that DeepSpeed would get, as JSON: what is "auto" in the file is filled by what was prepared so far.
-  // Throws as deepspeed_plugin(), and kInvalidArgument where the file's train_batch_size is not that of the loaders.
+  // The configuration that DeepSpeed would get, as JSON: values of prepared objects replace "auto" in the file.
+  // Throws as deepspeed_plugin(), and kInvalidArgument if the file's train_batch_size does not match the loaders.
   [[nodiscard]] std::string deepspeed_config() const;
   [[nodiscard]] const GradientState& gradient_state() const noexcept;
   [[nodiscard]] c10::Device device() const { return state().device(); }
   [[nodiscard]] DistributedType distributed_type() const { return state().distributed_type(); }
   [[nodiscard]] bool use_distributed() const { return state().use_distributed(); }
-  // Whether each process drives a device of its own that is not the CPU.
+  // Whether each process uses its own device other than the CPU.
   [[nodiscard]] bool multi_device() const { return use_distributed() && !device().is_cpu(); }
   [[nodiscard]] int num_processes() const { return state().num_processes(); }
   [[nodiscard]] int process_index() const { return state().process_index(); }
@@ -377,24 +377,24 @@ class ACCEL_EXPORT Accelerator {
 
   // --- how the processes are laid out (accel/parallelism_config.h)
 
-  // With everything set, and sizes that make num_processes(); not set where nothing asks for one.
+  // The complete configuration, with sizes whose product is num_processes(); not set without a configuration.
   [[nodiscard]] const std::optional<ParallelismConfig>& parallelism_config() const noexcept;
-  // Its grid of the axes above 1; not set without a configuration, and on one process.
+  // The grid of its axes above 1; not set without a configuration, and on one process.
   [[nodiscard]] const std::optional<DeviceMesh>& torch_device_mesh() const noexcept;
-  // Whether models are divided by FSDP of version 2; no without a process group.
+  // Whether FSDP of version 2 divides models; false without a process group.
   [[nodiscard]] bool is_fsdp2() const;
   [[nodiscard]] bool is_composable_parallelism_enabled() const { return is_fsdp2(); }
-  // Whether this process has a part in saving a model: each, with a configuration; else the main process of a node.
+  // Whether this process takes part in saving a model: every process with a configuration, else the main process of a node.
   [[nodiscard]] bool should_save_model() const;
-  // Where this process is along dp_replicate, dp_shard and tp: 0 along one of size 1. Throw kNotInitialized without a
+  // The position of this process along dp_replicate, dp_shard and tp; 0 along an axis of size 1. Throw kNotInitialized without a
   // configuration.
   [[nodiscard]] int data_parallel_rank() const;
   [[nodiscard]] int data_parallel_shard_rank() const;
   [[nodiscard]] int tensor_parallel_rank() const;
-  // Throw kUnsupported, always, as in Accelerate.
+  // Always throw kUnsupported, as in Accelerate.
   [[nodiscard]] int pipeline_parallel_rank() const;
   [[nodiscard]] int context_parallel_rank() const;
-  // What ACCELERATE_FP8_BACKEND names for Python workers, else kNo. Throws kEnvInvalid.
+  // The value of ACCELERATE_FP8_BACKEND for Python workers, else kNo. Throws kEnvInvalid.
   [[nodiscard]] FP8BackendType fp8_backend() const;
 
   // How often the job was restarted before this run; above 0 a program continues from its
@@ -443,8 +443,8 @@ class ACCEL_EXPORT Accelerator {
   [[nodiscard]] T gather(const T& data) const {
     return accel::gather(data);
   }
-  // As gather(), without the samples that were repeated to make the last batch even, also where the loader does not know its
-  // length or the size of its batches. Vectors without tensors are gathered as objects.
+  // Like gather(), without the samples that were repeated to fill the last batch, also if the loader does not know its length or the
+  // size of its batches. Vectors without tensors are gathered as objects.
   template <typename T>
   [[nodiscard]] T gather_for_metrics(const T& data) const {
     const std::optional<std::int64_t> num_samples = samples_of_last_batch();
@@ -462,7 +462,7 @@ class ACCEL_EXPORT Accelerator {
       return gathered;
     }
   }
-  // The sum, unless `reduction` says otherwise; accel::reduce() gives the mean by default. Both as in Accelerate.
+  // Returns the sum by default; accel::reduce() returns the mean by default. Both as in Accelerate.
   template <typename T>
   [[nodiscard]] T reduce(const T& data, Reduction reduction = Reduction::kSum) const {
     return accel::reduce(data, reduction);
@@ -484,8 +484,8 @@ class ACCEL_EXPORT Accelerator {
   // The number of the next checkpoint.
   [[nodiscard]] std::int64_t save_iteration() const noexcept;
 
-  // Saves and loads the objects with the prepared ones, in the order of registration. They must
-  // outlive the Accelerator or free_memory().
+  // Saves and loads these objects together with the prepared ones, in the order of registration. They
+  // must live until the end of the Accelerator or until free_memory().
   template <typename... Objects>
   void register_for_checkpointing(Objects&... objects) {
     static_assert((std::is_convertible_v<Objects*, Stateful*> && ...),
@@ -499,100 +499,98 @@ class ACCEL_EXPORT Accelerator {
   RemovableHandle register_save_state_pre_hook(StateHook hook);
   RemovableHandle register_load_state_pre_hook(LoadStateHook hook);
 
-  // Saves everything that was prepared or registered. With automatic_checkpoint_naming into the next
-  // <project_dir>/checkpoints/checkpoint_N, older ones being removed above total_limit; otherwise
-  // into `folder`. Throws kInvalidArgument without either, and what save_checkpoint() throws.
+  // Saves all prepared and registered objects. With automatic_checkpoint_naming it saves into the next
+  // <project_dir>/checkpoints/checkpoint_N and removes old checkpoints above total_limit; otherwise it
+  // saves into `folder`. Throws kInvalidArgument without either, and the errors of save_checkpoint().
   // Requires: every rank calls it.
   CheckpointInfo save_state(const std::filesystem::path& folder = {},
                             const SaveStateOptions& options = {});
-  // Begins save_state() and returns when the state is copied (options.async_copy: or before that): it is written while training goes
-  // on. One is under way at a time. save_state(), another async_save_state(), load_state(), wait_for_save() and end_training() first wait for it, and
-  // throw what went wrong with it, on all ranks. A number is used up even by a save that fails. Requires: every rank calls it.
+  // Starts a save_state() in the background. Returns when the state is copied, or earlier (options.async_copy); the copy is written
+  // while training continues. Only one save runs at a time. save_state(), another async_save_state(), load_state(), wait_for_save() and
+  // end_training() first wait for it, and throw its error on all ranks. A failed save also uses up its number. Requires: every rank
+  // calls it.
   void async_save_state(const std::filesystem::path& folder = {},
                         const SaveStateOptions& options = {});
-  // Waits for the end of async_save_state(): what it saved; std::nullopt when nothing is under way, or was asked for already.
-  // Throws what save_state() throws. Requires: every rank calls it.
+  // Waits for the end of async_save_state() and returns the checkpoint; std::nullopt if no save is running, or its result was returned
+  // before. Throws the errors of save_state(). Requires: every rank calls it.
   std::optional<CheckpointInfo> wait_for_save();
-  // Loads from `folder`, which may be one of HF Accelerate's save_state(); without one the newest complete checkpoint of the
-  // project. Throws kCheckpointIncomplete when there is none, and what load_checkpoint() throws.
+  // Loads `folder`, also one that HF Accelerate's save_state() wrote. Without a folder it loads the newest complete checkpoint of the
+  // project. Throws kCheckpointIncomplete if there is none, and the errors of load_checkpoint().
   CheckpointInfo load_state(const std::filesystem::path& folder = {},
                             const LoadStateOptions& options = {});
-  // What to call between preparing and training. With RunStart::kResume it is load_state() when there is something to go
-  // on from; with kAnew it DELETES the checkpoints of the project, so that two runs do not mix theirs; with kFirst it throws
-  // kInvalidArgument, on all ranks, when there are any. A job that its supervisor restarted resumes whatever `start` says, from
-  // memory when the newest checkpoint is there (see save_state_in_memory()). Returns the checkpoint that the run goes on from; its folder is empty when
-  // that was in memory.
-  // Throws kInvalidArgument without a project_dir; otherwise as load_state(), but for the lack of any
-  // checkpoint: damaged ones alone are kCheckpointIncomplete, which names what is wrong with each.
+  // Call it after prepare() and before training. RunStart::kResume calls load_state() if there is a checkpoint. kAnew DELETES the
+  // checkpoints of the project, so that two runs do not mix. kFirst throws kInvalidArgument, on all ranks, if there are any. After a
+  // restart by the supervisor the job always resumes, from memory if the newest checkpoint is there (save_state_in_memory()). Returns
+  // the loaded checkpoint; its folder is empty if it was in memory.
+  // Throws kInvalidArgument without a project_dir; otherwise as load_state(), except that a missing checkpoint is no error. If all
+  // checkpoints are damaged, it throws kCheckpointIncomplete and names the fault of each.
   std::optional<CheckpointInfo> begin_run(RunStart start);
 
-  // Copies what save_state() saves into memory that the launcher holds, where a restart of the job finds
-  // it: no disk is touched. The last two are kept, so that one is whole at any time. False, with one
-  // notice, without a launcher: there is nobody to keep it. Throws kOutOfMemory when the node has not
-  // enough, kUnsupported with hooks; the checkpoints before stay. Requires: every rank calls it.
-  // ProjectConfiguration::memory_checkpoint_every calls it for you.
+  // Copies the state of save_state() into memory of the launcher, where a restarted job finds it. It uses
+  // no disk. The last two copies are kept, so one is always complete. Returns false, with one notice,
+  // without a launcher. Throws kOutOfMemory if the node has too little memory, kUnsupported with hooks;
+  // earlier copies stay. Requires: every rank calls it. ProjectConfiguration::memory_checkpoint_every
+  // calls it automatically.
   bool save_state_in_memory();
-  // For a program without a project; others call begin_run(). std::nullopt: all ranks have none that
-  // they can load. Requires: every rank calls it.
+  // For programs without a project; others call begin_run(). std::nullopt: there is no copy that all
+  // ranks can load. Requires: every rank calls it.
   std::optional<CheckpointInfo> load_state_in_memory();
 
-  // Whether the launcher has asked this process to make room (see OnPreemption). Ranks learn of it at
-  // different moments; agree with set_trigger() and check_trigger() before acting on it. Cost: 1 to 3
-  // ns.
+  // Whether the launcher has announced a preemption (see OnPreemption). Ranks see it at different
+  // moments; agree with set_trigger() and check_trigger() before acting on it. Cost: 1 to 3 ns.
   [[nodiscard]] bool preemption_requested() const noexcept;
-  // save_state(), tells the launcher that this rank has saved, and ends the process with
-  // preemption_exit_code: no destructor runs, functions of std::at_quick_exit() do. Throws what
-  // save_state() throws; then the process goes on. Requires: every rank calls it.
+  // Calls save_state(), tells the launcher that this rank has saved, and ends the process with
+  // preemption_exit_code. No destructor runs; functions of std::at_quick_exit() do. Throws the errors
+  // of save_state(); then the process continues. Requires: every rank calls it.
   [[noreturn]] void save_state_and_exit();
 
-  // Writes a model's weights for others to use, from the main process. Every rank calls it, and throws what that one threw.
+  // Writes a model's weights for other programs, from the main process. Every rank must call it, and throws the main process's error.
   template <typename Handle>
   void save_model(const Prepared<Handle>& model,
                   const std::filesystem::path& folder,
                   const SaveModelOptions& options = {}) const {
     save_weights(*model.runtime(), folder, options);
   }
-  // Writes an object into a file, as accel::save() (accel/saved_object.h): from the main process, or from the first of every node
-  // with ProjectConfiguration::save_on_each_node.
+  // Writes an object into a file, like accel::save() (accel/saved_object.h): from the main process, or with
+  // ProjectConfiguration::save_on_each_node from the first process of every node.
   void save(const c10::IValue& object,
             const std::filesystem::path& file,
             const SaveObjectOptions& options) const;
   void save(const c10::IValue& object, const std::filesystem::path& file) const;
-  // The state of a prepared model, by default whole on rank 0 as in Accelerate, whatever state_dict_type() is. See
+  // The state of a prepared model, by default whole on rank 0, as in Accelerate, with any state_dict_type(). See
   // accel/state_view.h. Throws kPeerLost, kProcessGroup. Requires: every rank calls it.
   template <typename Handle>
   [[nodiscard]] StateView get_state_dict(const Prepared<Handle>& model,
                                          StateDictType type = StateDictType::kFull) const {
     return model_state(*model.runtime(), type);
   }
-  // unwrap = false: by the names of the module that Python trains, which for copies on several ranks (DDP) begin with "module.".
+  // unwrap = false: with the names of Python's wrapped module, which begin with "module." for copies on several ranks (DDP).
   template <typename Handle>
   [[nodiscard]] StateView get_state_dict(const Prepared<Handle>& model,
                                          const StateDictOptions& options) const {
     StateView state = model_state(*model.runtime(), options.type);
     return options.unwrap ? std::move(state) : wrapped(*model.runtime(), std::move(state));
   }
-  // The same of an optimizer, by the names of the models that were prepared. Throws also kUnsupported for an optimizer that
-  // cannot be saved.
+  // The same for an optimizer, by the names of the prepared models. Also throws kUnsupported for an optimizer that cannot be saved.
   [[nodiscard]] StateView get_optimizer_state_dict(const AcceleratedOptimizer& optimizer,
                                                    StateDictType type = StateDictType::kFull) const;
   // Which ranks write the files of save_state(); see FullyShardedDataParallelPlugin. FULL without FSDP.
   [[nodiscard]] StateDictType state_dict_type() const noexcept;
-  // A value, or its name in either case; the same on all ranks. Throws kInvalidArgument for an unknown name, for LOCAL_STATE_DICT
-  // of FSDP version 2, and without FSDP for all but FULL_STATE_DICT.
+  // Takes a value, or its name in upper or lower case; the same on all ranks. Throws kInvalidArgument for an unknown name, for
+  // LOCAL_STATE_DICT of FSDP version 2, and without FSDP for all but FULL_STATE_DICT.
   void set_state_dict_type(StateDictType type);
   void set_state_dict_type(std::string_view name) {
     set_state_dict_type(parse<StateDictType>(name));
   }
-  // What save_state() saves. Borrowed from the Accelerator. With sharded models every rank calls it, and what was loaded
-  // into it does not reach their optimizers: use load_state().
+  // The objects that save_state() saves, borrowed from the Accelerator. With sharded models every rank must call it, and loading into
+  // these objects does not reach their optimizers: use load_state().
   [[nodiscard]] CheckpointObjects checkpoint_objects() const;
 
   // --- experiment trackers (accel/tracking.h), on the main process; on other ranks these calls do nothing
 
   // Starts the trackers of AcceleratorOptions::log_with, each with its own dictionary of init_kwargs, and gives them the
-  // configuration, unless it is empty. Throws kInvalidArgument for options that a tracker has not, kFileIo, and what trackers of
-  // your own throw.
+  // configuration, unless it is empty. Throws kInvalidArgument for options that a tracker does not have, kFileIo, and the errors of
+  // your own trackers.
   void init_trackers(const std::string& project_name,
                      const TrackerDict& config = {},
                      const TrackerDict& init_kwargs = {});
@@ -601,12 +599,12 @@ class ACCEL_EXPORT Accelerator {
   void log(const TrackerDict& values,
            std::optional<std::int64_t> step = std::nullopt,
            const TrackerDict& log_kwargs = {});
-  // To the trackers that take pictures; a warning names the others once.
+  // Logs pictures to the trackers that support them; a warning names the others once.
   void log_images(const TrackerImages& values,
                   std::optional<std::int64_t> step = std::nullopt,
                   const TrackerDict& log_kwargs = {});
-  // A tracker by its name. Before init_trackers(), and on other ranks, it does nothing. Throws kInvalidArgument for an unknown
-  // name.
+  // Returns a tracker by its name. Before init_trackers(), and on other ranks, that tracker does nothing. Throws kInvalidArgument for
+  // an unknown name.
   [[nodiscard]] GeneralTracker& get_tracker(std::string_view name) const;
   // The same as its own class (unwrap=True of Accelerate); nullptr before init_trackers(), on other ranks, and for another class.
   template <typename Tracker>
@@ -616,15 +614,14 @@ class ACCEL_EXPORT Accelerator {
 
   // --- profiler (accel/profiler.h, which a program that calls these includes)
 
-  // Begins to record what the operators of this process cost, until the object that it returns ends. Without arguments as
-  // AcceleratorOptions::profile says. Throws kInvalidArgument for an activity or a schedule that cannot be, and while another
-  // profiler of this process lives.
+  // Records the cost of the operators of this process until the returned object ends. Without arguments it uses
+  // AcceleratorOptions::profile. Throws kInvalidArgument for an invalid activity or schedule, and while this process has another
+  // profiler.
   [[nodiscard]] Profiler profile() const;
   [[nodiscard]] Profiler profile(const ProfileKwargs& kwargs) const;
 
-  // The last call of a training program: finishes the trackers, waits for a save that is under way, over several nodes for all
-  // ranks of a sharded model, and leaves the process group. Throws their errors; the group is left all the same. Requires: every
-  // rank calls it.
+  // The last call of a training program. It finishes the trackers, waits for a running save and, over several nodes, for all ranks of a
+  // sharded model, and leaves the process group. Throws their errors; it leaves the group in any case. Requires: every rank calls it.
   void end_training();
 
  private:
@@ -634,15 +631,15 @@ class ACCEL_EXPORT Accelerator {
   template <typename T>
   decltype(auto) prepare_one(T&& object, std::optional<bool> device_placement);
 
-  // The runtime of a module, made at the first call for it.
+  // The runtime of a module, made at the first call.
   std::shared_ptr<detail::ModelRuntime> runtime_for(std::shared_ptr<torch::nn::Module> module,
                                                     const PrepareModelOptions& options);
   AcceleratedScheduler add_scheduler(std::shared_ptr<Scheduler> scheduler);
   AcceleratedScheduler add_scheduler(const DummyScheduler& scheduler);
   void add_custom_object(Stateful& object);
-  // Optimizers of sharded models get their pieces, whichever was prepared first.
+  // Gives optimizers of sharded models their pieces, in either order of preparation.
   void match_optimizers();
-  // The optimizer at `from` now lives at `to`: schedulers that were made for it follow.
+  // The optimizer has moved from `from` to `to`; its schedulers follow.
   void note_move(const void* from, std::shared_ptr<torch::optim::Optimizer> to);
   void match_schedulers();
   bool next_batch_syncs();

@@ -1,4 +1,4 @@
-// AcceleratorOptions: everything an Accelerator can be told, with the names of HF Accelerate.
+// AcceleratorOptions: all options of an Accelerator, with the names of HF Accelerate.
 //
 //   accel::Accelerator accelerator({.mixed_precision = "bf16", .gradient_accumulation_steps = 4});
 //
@@ -38,8 +38,8 @@ class MixedPrecision {
   PrecisionType value_;
 };
 
-// How copies of a model exchange gradients (libaccel/engine/gradients/ddp_reducer.h). The same on all ranks: prepare() throws
-// kInvalidArgument, naming the option, where they differ. Sizes are in MiB.
+// How copies of a model exchange gradients (libaccel/engine/gradients/ddp_reducer.h). Give the same options on all ranks; otherwise
+// prepare() throws kInvalidArgument and names the option. Sizes are in MiB.
 struct DistributedDataParallelKwargs {
   bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's averages) before each forward
   double bucket_cap_mb = 25.0;    // gradients reduced in one message
@@ -79,24 +79,24 @@ struct ProjectConfiguration {
   std::optional<int> total_limit;            // checkpoints kept, 1 or more; older ones go
   int iteration = 0;                         // the number of the next checkpoint
   bool save_on_each_node = false;            // every node has its own disk
-  // After so many optimizer steps the state is copied into memory that the launcher holds, from which a
-  // job that is restarted goes on (Accelerator::save_state_in_memory()). 0: never. Wants prepared data
-  // loaders: the end of a batch is where it acts. Costs twice the state in memory on each node.
+  // After this number of optimizer steps the state is copied into memory of the launcher, and a restarted
+  // job resumes from it (Accelerator::save_state_in_memory()). 0: never. Needs prepared data loaders,
+  // because it acts at the end of a batch. Costs twice the state in memory on each node.
   int memory_checkpoint_every = 0;
 };
 
-// How a run begins in a project that may hold the checkpoints of an earlier one.
+// How a run begins in a project that may contain checkpoints of an earlier run.
 enum class RunStart {
-  kFirst,  // there must be none
-  kAnew,   // those checkpoints are DELETED
-  kResume,  // from the newest complete one; from the beginning when there is none, not when all are damaged
+  kFirst,  // there must be no checkpoint
+  kAnew,   // earlier checkpoints are DELETED
+  kResume,  // from the newest complete checkpoint; from scratch if there is none. If all are damaged, an error
 };
 
 // What this program does before its job is preempted: at SIGTERM, SIGUSR1 or SIGHUP to accel-launch.
 enum class OnPreemption {
-  kStop,         // it gets the signal at once
-  kNotify,       // it gets none until 5 s before the grace ends, and asks preemption_requested()
-  kSaveAndExit,  // as kNotify, and after the next step of the optimizer all ranks save and end
+  kStop,    // it gets the signal at once
+  kNotify,  // no signal until 5 s before the grace ends; the program calls preemption_requested()
+  kSaveAndExit,  // like kNotify; after the next step of the optimizer all ranks save and end
 };
 
 struct AcceleratorOptions {
@@ -105,8 +105,8 @@ struct AcceleratorOptions {
   // Batches per optimizer step. ACCELERATE_GRADIENT_ACCUMULATION_STEPS overrides it, as in Accelerate.
   int gradient_accumulation_steps = 1;
   std::optional<GradientAccumulationPlugin> gradient_accumulation_plugin;  // instead of the number
-  // The same bits of losses and weights on any number of ranks. gradient_accumulation_steps then counts the micro-batches of a
-  // step over ALL ranks; each has a run of them (accel/micro_batches.h), and the mean over all is summed in one fixed order.
+  // The same bits of losses and weights on any number of ranks. gradient_accumulation_steps then counts the micro-batches of a step
+  // over ALL ranks. Each rank has a contiguous range of them (accel/micro_batches.h), and the mean is summed in a fixed order.
   // accumulate() seeds the generators for each micro-batch. Default: ACCEL_REPRODUCIBLE, else no. See docs/guides/reproducibility.md.
   std::optional<bool> reproducible;
   bool cpu = false;  // leave GPUs alone
@@ -121,46 +121,46 @@ struct AcceleratorOptions {
   DistributedDataParallelKwargs ddp;
   // Shards models over the ranks instead of copying them. Default: ACCELERATE_USE_FSDP with the FSDP_* environment, otherwise none.
   std::optional<FullyShardedDataParallelPlugin> fsdp_plugin;
-  // The same by stages of ZeRO; not together with fsdp_plugin. Default: ACCELERATE_USE_DEEPSPEED, else none.
+  // The same by stages of ZeRO; excludes fsdp_plugin. Default: ACCELERATE_USE_DEEPSPEED, else none.
   std::optional<DeepSpeedPlugin> deepspeed_plugin;
   // Replaces deepspeed_plugin by several with different names, for models that are prepared in different ways
   // (Accelerator::select_deepspeed_plugin()).
   std::vector<std::pair<std::string, DeepSpeedPlugin>> deepspeed_plugins;
-  // Along how many processes copies are kept and models divided; with DeepSpeed it divides nothing itself. Default: with
-  // ACCELERATE_USE_PARALLELISM_CONFIG the PARALLELISM_CONFIG_* variables, else none.
+  // The number of copies of a model, and of processes that divide a copy. With DeepSpeed it divides nothing. Default: the
+  // PARALLELISM_CONFIG_* variables with ACCELERATE_USE_PARALLELISM_CONFIG, else none.
   std::optional<ParallelismConfig> parallelism_config;
   GradScalerKwargs grad_scaler;
   AutocastKwargs autocast;
   std::optional<Fp8Recipe> fp8_recipe;  // of Python workers: one that is set is refused
   InitProcessGroupKwargs init_process_group;
   ProfileKwargs profile;  // of Accelerator::profile() without arguments
-  // Looks for gradients that are not finite, and for losses that jump. Default: does not.
+  // Checks for gradients that are not finite, and for jumps of the loss. Default: off.
   std::optional<NanWatch> nan_watch;
-  // kSaveAndExit wants project_config.automatic_checkpoint_naming, and prepared data loaders: the end
-  // of a batch is where it acts. Costs one all-reduce of 8 bytes per step: beside the next step on Gloo, a
-  // meeting of the ranks through shared memory.
+  // kSaveAndExit needs project_config.automatic_checkpoint_naming, and prepared data loaders, because it acts
+  // at the end of a batch. Cost on one node: reading a word in shared memory. Over several nodes, and with Gloo:
+  // one all-reduce of 8 bytes per step, in parallel with the next step.
   OnPreemption on_preemption = OnPreemption::kStop;
   int preemption_exit_code = 85;  // of this process, after it has saved; 1 to 255
 };
 
-// Of Accelerator::prepare().
+// Options of Accelerator::prepare().
 struct PrepareOptions {
-  // One for each object, in their order: whether it, or what it yields, is put on the device. For a model and a loader in place of
-  // AcceleratorOptions::device_placement; states of an optimizer are where its parameters are, and a scheduler has none.
+  // One value for each object, in the same order: whether a model, or the batches of a loader, are moved to the device. It replaces
+  // AcceleratorOptions::device_placement. States of an optimizer are on the device of its parameters, and a scheduler has none.
   std::optional<std::vector<bool>> device_placement;
 };
 
-// Of Accelerator::prepare_data_loader().
+// Options of Accelerator::prepare_data_loader().
 struct PrepareDataLoaderOptions {
   std::optional<bool>
       device_placement;  // of its batches; default: AcceleratorOptions::device_placement
 };
 
-// Of Accelerator::prepare_model().
+// Options of Accelerator::prepare_model().
 struct PrepareModelOptions {
   std::optional<bool> device_placement;  // default: AcceleratorOptions::device_placement
-  // For inference and evaluation: mixed precision alone. The model is neither copied nor sharded, its forward waits for no other
-  // rank, and the averages of a BatchNorm stay this rank's own. backward() through it averages nothing.
+  // For inference and evaluation: only mixed precision applies. The model is neither copied nor sharded, its forward waits for no other
+  // rank, and each rank keeps its own BatchNorm averages. backward() through it averages nothing.
   bool evaluation_mode = false;
 };
 

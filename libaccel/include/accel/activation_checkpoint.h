@@ -1,34 +1,34 @@
-// ActivationCheckpoint: a part of a forward whose activations are not kept for the backward, but computed again in it.
+// ActivationCheckpoint: recompute the activations of a part of a forward in the backward, in place of keeping them.
 //
 //   at::Tensor forward(at::Tensor x) {
 //     for (auto& block : blocks) x = accel::checkpoint_activations([block](at::Tensor h) mutable { return block->forward(h); }, x);
 //     return head(x);
 //   }
 //
-// It is torch.utils.checkpoint.checkpoint() with use_reentrant=False. Gradients are equal to the bit to those without it. What
-// is kept of the part: its inputs, and a copy of what it writes to and has not made itself. When the backward comes to the part,
-// it runs again:
+// It is torch.utils.checkpoint.checkpoint() with use_reentrant=False. Gradients are bitwise equal to the gradients without it.
+// Two things are kept of the part: its inputs, and a copy of each tensor that it writes to and did not create. When the backward
+// reaches the part, it runs again:
 //
 //   - with the grad mode, the autocast and the default generators of the forward, so dropout drops the same elements;
-//   - once for each backward: a graph that is retained may be gone through again, which computes it once more;
+//   - once for each backward: a second backward of a retained graph computes it again;
 //   - up to the last tensor that is needed;
-//   - on copies of running statistics and other buffers: they are updated once, where torch updates them twice.
+//   - on copies of running statistics and other buffers: accel updates them once, torch twice.
 //
-// Parts may lie in one another. In evaluation, without a graph, the part runs as it is.
+// Parts may be nested. In evaluation, without a graph, the part runs normally.
 //
-// What is expensive to compute may be kept all the same, which is called selective recomputation:
+// Selective recomputation keeps the results of expensive operators:
 //
 //   x = accel::checkpoint_activations({.keep = accel::KeptOperators::compute_intensive()}, function, x);
 //
-// The results of these operators are then given in place of computing them; the operators between them, such as norms, activations,
-// softmax and dropout, run again. The bits stay the same. Memory and time lie between those of a part and of no part.
+// These operators are then not computed again; the operators between them, such as norms, activations,
+// softmax and dropout, run again. The results are bitwise the same. Memory and time are between a full part and no part.
 //
-// The part has to do the same each time. What it reads from outside, tensors that the function has captured too, must not change in place
-// until the backward. A model that was prepared is not called in a part: the part belongs inside of the model's own forward.
+// The part must do the same each time. Tensors that it reads from outside, also captured ones, must not change in place
+// until the backward. Do not call a prepared model in a part: put the part inside the model's own forward.
 //
 // Threads:  any; the part runs again on the thread of the backward.
-// Cost:     memory of the inputs, some 200 bytes for each saved tensor and 5 KB; time of another forward of the part, and some microseconds for
-//           each of its operators. With kept operators also the memory of their results, and not their time.
+// Cost:     memory: the inputs, some 200 bytes for each saved tensor, and 5 KB. Time: another forward of the part, and some microseconds for
+//           each of its operators. Kept operators cost the memory of their results and no second computation.
 // Source:   torch/utils/checkpoint.py of PyTorch 2.11; tests/unit/libaccel/recompute/activation_checkpoint_test.cc.
 #pragma once
 
@@ -56,15 +56,15 @@ namespace accel {
 // Operators whose results a part keeps: MUST_SAVE of PyTorch's CheckpointPolicy, where all others are PREFER_RECOMPUTE.
 class ACCEL_EXPORT KeptOperators {
  public:
-  // names: those that LibTorch's kernels have, "aten::mm"; all overloads, or one with its name behind a point: "aten::max.dim".
-  // Throws kInvalidArgument, naming the operator: there is none of that name; it is made of other operators, as aten::linear is; it
-  // writes to its arguments, or gives views of them. Takes some microseconds for each name: make it once.
+  // names: names of LibTorch's kernels. "aten::mm" is all overloads, "aten::max.dim" one overload.
+  // Throws kInvalidArgument, naming the operator: no operator has this name; it is composed of other operators, like aten::linear; it
+  // writes to its arguments, or returns views of them. Takes some microseconds for each name: construct it once.
   explicit KeptOperators(const std::vector<std::string>& names);
 
-  // Matrix products, convolutions, attention and recurrent layers: where nearly all of a forward's time goes.
+  // Matrix products, convolutions, attention and recurrent layers: they take nearly all time of a forward.
   [[nodiscard]] static const KeptOperators& compute_intensive();
 
-  // Whether the results of this one are kept.
+  // Whether the results of this operator are kept.
   [[nodiscard]] bool contains(const c10::OperatorHandle& op) const;
 
  private:
@@ -73,7 +73,7 @@ class ACCEL_EXPORT KeptOperators {
 };
 
 struct ActivationCheckpointOptions {
-  // Unset: nothing but the inputs is kept.
+  // Unset: only the inputs are kept.
   std::optional<KeptOperators> keep = std::nullopt;
 };
 
@@ -82,7 +82,7 @@ namespace detail {
 // Whether a graph is recorded.
 [[nodiscard]] ACCEL_EXPORT bool has_activations();
 
-// While it lives, what its thread computes is a part.
+// During its lifetime the computation of its thread is a part.
 class ACCEL_EXPORT ActivationRegion {
  public:
   using RunAgain = std::function<void(const std::vector<at::Tensor>& inputs)>;
@@ -101,11 +101,11 @@ class ACCEL_EXPORT ActivationRegion {
 
 }  // namespace detail
 
-// Returns function(inputs...). The tensors among the inputs, in nested data too (accel/nested.h), are what the part begins with; a
+// Returns function(inputs...). The tensors among the inputs, also in nested data (accel/nested.h), are the inputs of the part; a
 // copy of the function and of the other inputs is kept.
 // Errors  throws kUnsupported: another library has replaced autograd's engine, as LibTorch's Python does. The backward throws
-// kShapeMismatch: the part saved other tensors than in the forward, with the number of the first one and both shapes;
-// kInvalidArgument: an input, or another tensor that the part reads, was changed in place since.
+// kShapeMismatch: the part saved other tensors than in the forward; the error gives the number of the first one and both shapes;
+// kInvalidArgument: an input, or another tensor that the part reads, was changed in place meanwhile.
 template <typename Function, typename... Inputs>
 auto checkpoint_activations(const ActivationCheckpointOptions& options,
                             Function&& function,

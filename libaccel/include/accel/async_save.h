@@ -8,10 +8,10 @@
 // parameters and moments are copied while the next forward and backward run. The checkpoint appears when the last rank has written its part.
 // As with save_checkpoint(), a folder of that name is complete or absent.
 //
-// Threads:  the thread that trains, every rank the same calls. One save is under way at a time: another one, in the background
-//           or not, waits for it first, and throws its error when nobody has asked for that yet.
-// Cost:     the call copies what this rank writes; the copy is kept until it is written. With kBeforeUpdate the call takes some
-//           messages between the ranks, and the next step waits for what is not copied by then.
+// Threads:  the thread that trains; every rank makes the same calls. Only one save runs at a time. Another save first waits for it,
+//           and throws its error if wait() has not thrown it yet.
+// Cost:     the call copies this rank's part; the copy is kept until it is written. With kBeforeUpdate the call takes some messages
+//           between the ranks, and the next step waits for the rest of the copy.
 #pragma once
 
 #include <filesystem>
@@ -26,16 +26,16 @@ class ACCEL_EXPORT AsyncSave {
  public:
   AsyncSave() = default;  // of nothing
   AsyncSave(AsyncSave&&) noexcept = default;
-  // Ends the save that this object had, as the destructor does.
+  // Ends the earlier save of this object, as the destructor does.
   AsyncSave& operator=(AsyncSave&& other) noexcept;
   // Waits for the end of the save and logs an error that wait() did not throw. During an exception it gives the save up instead,
   // because the other ranks may be gone.
   ~AsyncSave();
 
-  // Whether the save has ended, well or not.
+  // Whether the save has ended, successfully or not.
   [[nodiscard]] bool is_done() const;
-  // Returns when the checkpoint is complete. Throws, once, what save_checkpoint() throws; kPeerLost when a rank has not ended its
-  // part within 30 minutes of the first that has, sooner when it is dead: a second on this node, a minute on another one.
+  // Returns when the checkpoint is complete. Throws, once, the errors of save_checkpoint(), and kPeerLost if a rank does not finish
+  // its part within 30 minutes of the first rank. A dead rank is noticed sooner: in a second on this node, in a minute on another.
   CheckpointInfo wait();
 
   class Task;  // private to the library
@@ -45,8 +45,8 @@ class ACCEL_EXPORT AsyncSave {
   std::shared_ptr<Task> task_;
 };
 
-// Begins to save. Hooks run before it returns. Errors  as save_checkpoint() for what is wrong with the objects and the folder;
-// what goes wrong later is thrown by wait(). Requires: every rank calls it.
+// Starts a save. Hooks run before it returns. Errors  those of save_checkpoint() about the objects and the folder; wait() throws
+// later errors. Requires: every rank calls it.
 [[nodiscard]] ACCEL_EXPORT AsyncSave async_save_checkpoint(const std::filesystem::path& folder,
                                                            const CheckpointObjects& objects,
                                                            const SaveOptions& options = {});

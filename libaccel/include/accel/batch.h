@@ -1,4 +1,4 @@
-// Batch: what can be done to all tensors of a batch of nested data (see nested.h) without other
+// Batch: operations on all tensors of a batch of nested data (see nested.h), without the other
 // ranks.
 //
 // Threads:  no state. Cost: views where possible; send_to_device and convert_to_fp32 copy what must
@@ -20,7 +20,7 @@
 
 namespace accel {
 
-// The shape and element type of a tensor that may be elsewhere.
+// The shape and the element type of a tensor, which may be on another rank.
 struct TensorInformation {
   std::vector<std::int64_t> shape;
   at::ScalarType dtype = at::kFloat;
@@ -128,7 +128,7 @@ T convert_to_fp32(const T& data) {
   return recursively_apply(data, [](const at::Tensor& tensor) { return detail::to_fp32(tensor); });
 }
 
-// A callable that calls `forward` and returns what it returned, its fp16 and bf16 tensors as fp32. Prepared models do so by
+// A callable that calls `forward` and returns its result, with fp16 and bf16 tensors as fp32. Prepared models do so by
 // themselves.
 template <typename Forward>
 [[nodiscard]] auto convert_outputs_to_fp32(Forward forward) {

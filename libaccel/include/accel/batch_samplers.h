@@ -1,7 +1,7 @@
 // Batch samplers: which elements make up which batch, for one rank of several.
 //
-// A pass is a BatchList: every batch can be asked for by its number, so the batches of a rank, and
-// those left after an interruption, are found by arithmetic.
+// A pass is a BatchList with access to every batch by its number. So the batches of a rank, and the
+// rest after an interruption, are found by arithmetic.
 //
 // Shapes:   n = elements, L = batches of all ranks, N = ranks, r = this rank, B = batch size.
 // Threads:  the batch samplers are not synchronised; any thread may read a BatchList.
@@ -20,10 +20,10 @@
 
 namespace accel {
 
-// The batches of one pass by number; a batch is made when it is asked for.
+// The batches of one pass by number; a batch is made on access.
 class ACCEL_EXPORT BatchList {
  public:
-  // num_samples: how many of a batch's first elements no other batch has; all of them when it is empty.
+  // num_samples: how many of a batch's first elements are in no other batch; if it is empty, all of them.
   BatchList(std::int64_t size,
             std::function<Indices(std::int64_t)> batch,
             std::function<std::int64_t(std::int64_t)> num_samples = {})
@@ -33,7 +33,7 @@ class ACCEL_EXPORT BatchList {
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
   // Requires 0 <= number < size().
   [[nodiscard]] Indices operator[](std::int64_t number) const { return batch_(number); }
-  // Elements of a batch that are not repeats, where that was told. Requires 0 <= number < size().
+  // Elements of a batch that are not repeats, if known. Requires 0 <= number < size().
   [[nodiscard]] std::optional<std::int64_t> num_samples(std::int64_t number) const {
     return num_samples_ ? std::optional(num_samples_(number)) : std::nullopt;
   }
@@ -44,8 +44,8 @@ class ACCEL_EXPORT BatchList {
   std::function<std::int64_t(std::int64_t)> num_samples_;
 };
 
-// Groups elements into batches. Derive from it for batches of your own, for instance of like
-// length.
+// Groups elements into batches. Derive from it for your own batches, for instance of elements with
+// similar lengths.
 class ACCEL_EXPORT BatchSamplerBase {
  public:
   virtual ~BatchSamplerBase() = default;
@@ -64,18 +64,18 @@ class ACCEL_EXPORT BatchSamplerBase {
   [[nodiscard]] virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
   [[nodiscard]] virtual bool drop_last() const { return false; }
   virtual void set_epoch(std::int64_t /*epoch*/) {}
-  // Where the order comes from; null when there is no such sampler.
+  // The sampler of the order; null if there is none.
   [[nodiscard]] virtual std::shared_ptr<Sampler> sampler() const { return nullptr; }
-  // The same batches of another order; null when that is not possible.
+  // The same batches for another order; null if that is not possible.
   [[nodiscard]] virtual std::shared_ptr<BatchSamplerBase> with_sampler(
       std::shared_ptr<Sampler> /*sampler*/) const {
     return nullptr;
   }
 };
 
-// batch_size elements of a sampler at a time; the last batch holds the rest, unless drop_last.
+// batch_size elements of a sampler at a time; the last batch has the rest, unless drop_last is set.
 //
-// Errors  kInvalidArgument when batch_size is not positive or the sampler is null.
+// Errors  kInvalidArgument if batch_size is not positive or the sampler is null.
 class ACCEL_EXPORT BatchSampler : public BatchSamplerBase {
  public:
   BatchSampler(std::shared_ptr<Sampler> sampler, std::int64_t batch_size, bool drop_last = false);
@@ -123,13 +123,14 @@ ACCEL_EXPORT void check_batch_size_divides(std::optional<std::int64_t> batch_siz
 
 // The batches of one rank.
 //
-// Whole batches (split_batches = false): rank r takes the batches r, r + N, r + 2N, ... . A last
-// round that is not complete is dropped with drop_last; completed from the first batches with
-// even_batches, so that all ranks see as many batches of as many elements; else given out as far as
-// it reaches. Parts (split_batches = true): rank r takes the r-th of N equal parts of each batch.
+// Whole batches (split_batches = false): rank r takes the batches r, r + N, r + 2N, ... . An
+// incomplete last round is dropped with drop_last. With even_batches it is filled from the first
+// batches, so all ranks have the same number of batches and elements. Otherwise only the first ranks
+// get a batch of it. Parts (split_batches = true): rank r takes the r-th of N equal parts of each
+// batch.
 //
-// Errors  kDataSharding when split_batches is asked for a batch size that N does not divide, or that
-//         varies; kInvalidArgument when the rank is not one of N.
+// Errors  kDataSharding with split_batches if N does not divide the batch size, or the size varies;
+//         kInvalidArgument if the rank is not one of N.
 class ACCEL_EXPORT BatchSamplerShard : public BatchSamplerBase {
  public:
   BatchSamplerShard(std::shared_ptr<BatchSamplerBase> batches, BatchShardOptions options);
@@ -140,8 +141,8 @@ class ACCEL_EXPORT BatchSamplerShard : public BatchSamplerBase {
     return shard_of(batches_->begin_pass_at(first_element));
   }
   void end_pass() override { batches_->end_pass(); }
-  // With split_batches the announced L may be one more than a pass has: where even_batches is off
-  // and the last batch ends before this rank's part.
+  // With split_batches the result may be one more than a pass has: if even_batches is off and the
+  // last batch ends before this rank's part.
   [[nodiscard]] std::int64_t size() const override;
   [[nodiscard]] std::optional<std::int64_t> batch_size() const override;
   [[nodiscard]] bool drop_last() const override { return batches_->drop_last(); }
@@ -161,7 +162,7 @@ class ACCEL_EXPORT BatchSamplerShard : public BatchSamplerBase {
   BatchShardOptions options_;
 };
 
-// All batches but the first num_batches.
+// All batches except the first num_batches.
 class ACCEL_EXPORT SkipBatchSampler : public BatchSamplerBase {
  public:
   SkipBatchSampler(std::shared_ptr<BatchSamplerBase> batches, std::int64_t num_batches);

@@ -6,11 +6,11 @@
 //     net = std::make_shared<Net>(options);  // any torch::nn code, unmodified
 //   }                                        // 4.8 billion parameters: some megabytes
 //
-// Inside of the scope the thread's tensors are made on LibTorch's meta device: they have sizes and
-// no values. When it ends, parameters stay so, and everything else that is still in use (buffers,
-// tables that a module keeps for itself) gets memory and the values that its constructor gave it.
-// What is meant by a parameter is a tensor that requires a gradient, for that is what
-// register_parameter() makes of one; a parameter that the constructor freezes itself gets memory.
+// Inside the scope the thread's tensors are made on LibTorch's meta device: they have sizes and no
+// values. At the end of the scope parameters stay empty. All other tensors in use (buffers, tables
+// of a module) get memory and the values that the constructor gave them. A parameter is a tensor
+// that requires a gradient, as register_parameter() makes it. A parameter that the constructor
+// freezes gets memory.
 //
 // With FullyShardedDataParallelPlugin::cpu_ram_efficient_loading only the main process builds and
 // reads the model. prepare() sends its values to the others, which never hold the whole model:
@@ -19,11 +19,11 @@
 //   Net net(options);
 //   accel::load_checkpoint_in_model(*net, "weights");  // if empty: compares names and shapes
 //
-// Values of random initialisers are not drawn inside of the scope, so the generators of the ranks
-// differ afterwards.
+// Random initialisers draw no values inside the scope, so the generators of the ranks differ
+// afterwards.
 //
-// Threads:  the thread that makes the scope ends it; others are not concerned.
-// Cost:     the constructor's calls of operators are remembered until the scope ends.
+// Threads:  the thread that makes the scope must end it; other threads are not affected.
+// Cost:     the constructor's operator calls are recorded until the scope ends.
 #pragma once
 
 #include <memory>
@@ -45,8 +45,8 @@ struct InitEmptyWeightsOptions {
   std::optional<bool> include_buffers = {};
 };
 
-// While it lives, modules are made without memory for their parameters, as init_empty_weights()
-// says.
+// During its lifetime modules are made without memory for their parameters; see
+// init_empty_weights().
 class ACCEL_EXPORT EmptyWeights {
  public:
   EmptyWeights();  // changes nothing
@@ -64,17 +64,16 @@ class ACCEL_EXPORT EmptyWeights {
   std::unique_ptr<detail::EmptyConstruction> construction_;
 };
 
-// Errors of code inside of the scope: what takes the address of a tensor (accessor(), data_ptr())
-// throws c10::Error. What needs values (item(), comparisons) gets them: the tensors in question are
-// given memory at once. Tensors that are made with an explicit device keep it, but for parameters
-// on the CPU, which lose their memory at the end. Throws kEnvInvalid: a variable that is neither
-// true nor false.
+// Inside the scope, code that uses the address of a tensor (accessor(), data_ptr()) throws
+// c10::Error. Code that needs values (item(), comparisons) gets them: these tensors get memory at
+// once. Tensors with an explicit device keep it, except parameters on the CPU, which lose their
+// memory at the end. Throws kEnvInvalid: a variable that is neither true nor false.
 [[nodiscard]] inline EmptyWeights init_empty_weights(const InitEmptyWeightsOptions& options = {}) {
   return EmptyWeights(options);
 }
 
-// Modules are made on that device: at::kMeta is init_empty_weights(); on at::kCPU they are made as
-// ever. Errors  throws kUnsupported: another device, which this build does not have; as
+// Makes modules on that device: at::kMeta is init_empty_weights(), at::kCPU has no effect. Errors
+// throws kUnsupported: another device, which this build does not have; and the errors of
 // init_empty_weights().
 [[nodiscard]] ACCEL_EXPORT EmptyWeights init_on_device(const c10::Device& device,
                                                        const InitEmptyWeightsOptions& options = {});

@@ -4,25 +4,25 @@
 //   optimizer.safetensors + optimizer.json, optimizer_1..  state by parameter name; scalars and groups
 //   scheduler.json, scheduler_1.json, ...                  and so scaler.json, loader.json, loader_1.json
 //   random_states_{rank}.json                              one per rank
-//   custom_checkpoint_{i}.json [+ .safetensors]            what was registered
+//   custom_checkpoint_{i}.json [+ .safetensors]            registered objects
 //   accel_checkpoint.json                                  the manifest, written last
 //
-// With CheckpointFormat::kAccelerate the files are those of HF Accelerate, beside the manifest and the places of loaders:
+// With CheckpointFormat::kAccelerate the files have the format of HF Accelerate, except the manifest and the positions of loaders:
 //
 //   model.safetensors, or pytorch_model.bin with safe_serialization = false; pytorch_model_fsdp.bin under FSDP
 //   optimizer.bin, scheduler.bin, scaler.pt, random_states_{rank}.pkl, custom_checkpoint_{i}.pkl
 //
-// A load reads both, and the folders that HF Accelerate itself saved, of FSDP with FULL_STATE_DICT or SHARDED_STATE_DICT too.
+// A load reads both formats, and folders that HF Accelerate itself saved, also with FSDP's FULL_STATE_DICT or SHARDED_STATE_DICT.
 //
-// A save goes into a hidden folder beside the final one: all ranks write and sync, then rank 0
-// writes the manifest and renames. Whenever the job is killed, the folder with the final name is a complete checkpoint or absent. A
-// failure on one rank fails the save on all, naming that rank.
+// A save writes into a hidden folder next to the final one. All ranks write and sync, then rank 0
+// writes the manifest and renames. If the job is killed at any time, the folder with the final name is a complete checkpoint or absent.
+// A failure on one rank fails the save on all ranks, and the error names that rank.
 //
 // Threads:  the thread that trains; every rank calls the same functions in the same order.
 // Cost:     a save writes the state once, from rank 0 (replicated objects are equal on all ranks),
-//           and syncs it; of what is sharded each rank writes its own parts. A load reads every file
-//           once on every rank, of what is sharded its own parts, and needs as much memory besides
-//           the objects: nothing is changed before everything was verified.
+//           and syncs it; each rank writes its own parts of sharded state. A load reads every file
+//           once on every rank, and of sharded state the rank's own parts. It needs the same memory
+//           again, because it changes nothing before everything is verified.
 // Source:   docs/reference/checkpoint_format.md.
 #pragma once
 
@@ -56,14 +56,14 @@ class AsyncSave;
 class StatePlaces;
 
 using CheckpointHook = std::function<void(const std::filesystem::path& folder)>;
-// Removes from `weights` what the save leaves out; the same on every rank.
+// Removes weights that the save should not write; the same on every rank.
 using SaveWeightsHook =
     std::function<void(std::vector<ModelWeights>& weights, const std::filesystem::path& folder)>;
-// Removes from `models` those that the load leaves alone; the same on every rank.
+// Removes models that the load should not change; the same on every rank.
 using LoadModelsHook = std::function<void(std::vector<torch::nn::Module*>& models,
                                           const std::filesystem::path& folder)>;
 
-// What a checkpoint is made of. Borrowed; the order gives the numbers in the file names, so a load
+// The objects of a checkpoint. Borrowed. Their order gives the numbers in the file names, so a load
 // needs the same objects in the same order.
 struct CheckpointObjects {
   std::vector<torch::nn::Module*> models;
@@ -75,25 +75,25 @@ struct CheckpointObjects {
   Stateful* scaler = nullptr;  // none: no scaler.json
   Stateful* random = nullptr;  // this rank's generators; the only part that differs between ranks
   std::vector<Stateful*> custom;
-  // Called on every rank before a save writes anything, with the folder that is being built: files
-  // that a hook leaves there (no folders) become part of the checkpoint. What it throws fails the
+  // Called on every rank before a save writes anything, with the folder under construction. Files
+  // (not folders) that a hook writes there become part of the checkpoint. Its exceptions fail the
   // save.
   std::vector<CheckpointHook> before_save;
-  // As before_save, and after it.
+  // Like before_save, and called after it.
   std::vector<SaveWeightsHook> choose_weights;
-  // Called on every rank when a load has verified everything but the weights and changed nothing yet. What it
-  // throws fails the load.
+  // Called on every rank when a load has verified everything except the weights and changed nothing yet. Its
+  // exceptions fail the load.
   std::vector<CheckpointHook> before_load;
-  // As before_load, and after it. The models that are left take the weights of the checkpoint in turn.
+  // Like before_load, and called after it. The remaining models get the weights of the checkpoint in order.
   std::vector<LoadModelsHook> choose_models;
-  // A load refuses names of weights that only one side has; false: they are left alone.
+  // true: weights that only one side has fail a load; false: they are ignored.
   bool strict = true;
-  // Which tensors are spread over the ranks; nullptr: none, all ranks have the same. Filled by
+  // Which tensors are divided over the ranks; nullptr: none, all ranks have the same. Set by
   // Accelerator::checkpoint_objects().
   checkpoint::DividedTensors* divided = nullptr;
-  // By optimizer: where loaded states go; nullptr or none: into memory. Filled as above.
+  // For each optimizer: where loaded states go; nullptr or none: into memory. Set as above.
   std::vector<StatePlaces*> state_places;
-  // CheckpointFormat::kAccelerate: the files are those that Accelerate writes under FSDP. Filled as above.
+  // CheckpointFormat::kAccelerate: writes the files of Accelerate under FSDP. Set as above.
   bool is_fsdp = false;
 };
 
@@ -113,27 +113,27 @@ enum class CheckpointFormat {
   kAccelerate,  // which HF Accelerate's load_state() reads
 };
 
-// When a save in the background (accel/async_save.h) copies what it saves.
+// When a save in the background (accel/async_save.h) copies the state.
 enum class AsyncCopy {
-  // Before the call returns, which lasts as long as a copy in memory. Safe whatever the program does.
+  // Before the call returns, so it takes the time of a memory copy. Always safe.
   kAtOnce,
-  // While the next forward and backward run, before the next step: the call lasts as long as the ranks' messages. At once are copied
-  // those parts that a forward may change (buffers, generators, places of loaders, registered objects), optimizers of classes of your
-  // own, and what is not in ordinary memory of the CPU. Parameters and states of optimizers are copied by the save's thread. Whoever
-  // writes to one first copies what is left: steps, loads, averages, weights sent between ranks, and every operator of LibTorch, whoever
-  // calls it. So the checkpoint is that of the call, to the bit.
-  // Not seen: code of your own that writes to a parameter by its address. Where it counts the version up (bump_version()), and where a
-  // storage is resized, the save fails with kInvalidArgument naming the tensor; else keep to kAtOnce. Operators take some microseconds
-  // more until all is copied.
+  // During the next forward and backward, before the next step. The call takes only some messages between the ranks. It copies at once
+  // what a forward may change (buffers, generators, positions of loaders, registered objects), optimizers of your own classes, and
+  // tensors outside ordinary CPU memory. The thread of the save copies parameters and optimizer states. Before code writes to one of
+  // them, the rest is copied: steps, loads, averages, weights sent between ranks, and every operator of LibTorch. So the checkpoint has
+  // the state of the call, to the bit.
+  // libaccel cannot observe code that writes to a parameter by its address. If that code calls bump_version(), or resizes a storage,
+  // the save fails with kInvalidArgument naming the tensor; otherwise use kAtOnce. Operators take some microseconds more until
+  // everything is copied.
   kBeforeUpdate,
 };
 
 struct SaveStateOptions {
-  // false: weights go into pytorch_model.bin, a pickle as torch.save() writes it, and what is divided over ranks is gathered.
+  // false: weights go into pytorch_model.bin, a pickle as torch.save() writes it, and sharded state is gathered.
   bool safe_serialization = true;
-  // kAccelerate: what is divided over ranks is gathered; LBFGS, Muon, AdaLomo and optimizers of your own are kUnsupported.
+  // kAccelerate: sharded state is gathered; LBFGS, Muon, AdaLomo and optimizers of your own are kUnsupported.
   CheckpointFormat format = CheckpointFormat::kAccel;
-  // Of saves in the background; others write what is there, and copy nothing.
+  // Only for saves in the background; other saves copy nothing.
   AsyncCopy async_copy = AsyncCopy::kAtOnce;
 };
 
@@ -147,9 +147,9 @@ struct SaveOptions {
 };
 
 // Saves into `folder`; links are followed and stay. An older checkpoint of that name is replaced in one step and removed
-// afterwards; what else has the name is kCheckpointExists, before anything is written. Errors  kDiskFull (device, bytes),
+// afterwards. Anything else with the name is kCheckpointExists, before anything is written. Errors  kDiskFull (device, bytes),
 // kFileIo, kUnsupported (an optimizer or tensor that cannot be saved), kInvalidArgument (an empty name),
-//         kPeerLost. Nothing that existed is changed by a save that fails.
+//         kPeerLost. A failed save changes no existing file.
 ACCEL_EXPORT CheckpointInfo save_checkpoint(const std::filesystem::path& folder,
                                             const CheckpointObjects& objects,
                                             const SaveOptions& options = {});
@@ -161,19 +161,18 @@ struct LoadReport {
   std::vector<std::string> notices;
 };
 
-// Loads the checkpoint in `folder`, or the folder of HF Accelerate's save_state(), into `objects`. The latter has no manifest: its
-// files are not compared with hashes, nor the number of loaders, which start anew; its pickles are read, and nothing in them is
-// run. Either all of them are changed or none, on every
-// rank (custom objects, schedulers and loaders are changed last, each by its own
-// load_state_dict()). Errors  kCheckpointIncomplete (no valid manifest; a file that is missing, cut
-// short or changed: its name,
-//         the size or hash expected and found), kCheckpointVersion, kCheckpointMismatch (number and
-//         kind of objects, parameter groups), kSafetensorsMismatch (missing, unexpected and
-//         different tensors), kFileIo, kPeerLost.
+// Loads the checkpoint in `folder`, or a folder of HF Accelerate's save_state(), into `objects`. The latter has no manifest: neither
+// hashes nor the number of loaders are compared, and loaders start from the beginning. Its pickles are read but not executed. All
+// objects are changed, or none, on every rank (custom objects, schedulers and loaders are changed last, each by its own
+// load_state_dict()).
+// Errors  kCheckpointIncomplete (no valid manifest; a file that is missing, truncated or changed: its
+//         name, the expected and the actual size or hash), kCheckpointVersion, kCheckpointMismatch
+//         (number and kind of objects, parameter groups), kSafetensorsMismatch (missing, unexpected
+//         and different tensors), kFileIo, kPeerLost.
 ACCEL_EXPORT LoadReport load_checkpoint(const std::filesystem::path& folder,
                                         const CheckpointObjects& objects);
 
-// Reads the manifest only: kCheckpointIncomplete, kCheckpointVersion.
+// Reads only the manifest. Errors  kCheckpointIncomplete, kCheckpointVersion.
 ACCEL_EXPORT CheckpointInfo read_checkpoint_info(const std::filesystem::path& folder);
 
 struct CheckpointSeriesOptions {
@@ -197,36 +196,36 @@ class ACCEL_EXPORT CheckpointSeries {
                    checkpoint::FileSystem& file_system,
                    checkpoint::RankExchange& ranks);
 
-  // Saves as checkpoint_<iteration()> and removes what is above the limit. Errors as
-  // save_checkpoint; kCheckpointExists when the number is taken (start with load_newest(), or set
+  // Saves as checkpoint_<iteration()> and removes old checkpoints above the limit. Errors as
+  // save_checkpoint(); kCheckpointExists if the number is taken (start with load_newest(), or set
   // the iteration).
   CheckpointInfo save(const CheckpointObjects& objects,
                       std::int64_t step,
                       const SaveStateOptions& files = {});
-  // Begins the same in the background, as async_save_checkpoint() does. It uses the number up, even if the save fails.
+  // Starts the same in the background, like async_save_checkpoint(). It uses up the number, even if the save fails.
   [[nodiscard]] AsyncSave begin_save(const CheckpointObjects& objects,
                                      std::int64_t step,
                                      const SaveStateOptions& files = {});
 
-  // Loads the newest complete checkpoint, passing over incomplete and damaged ones with a notice,
-  // and goes on with the number after the highest that exists. Errors  kCheckpointIncomplete when
-  // there is none; otherwise as load_checkpoint: a checkpoint of other
-  //         objects or of a newer format is an error, not passed over.
+  // Loads the newest complete checkpoint. It skips incomplete and damaged checkpoints with a notice.
+  // Later saves continue with the number after the highest existing one. Errors
+  // kCheckpointIncomplete if there is none; otherwise as load_checkpoint(): a checkpoint of other
+  // objects or of a newer format is an error and not skipped.
   LoadReport load_newest(const CheckpointObjects& objects);
-  // The same, but std::nullopt when there is none at all; kCheckpointIncomplete, naming the fault of each, when there are
-  // some and none is valid: a run does not start anew because of damage. Numbers go on after those that exist.
+  // The same, but returns std::nullopt if there is no checkpoint at all. If all existing ones are invalid, it throws
+  // kCheckpointIncomplete with the fault of each, so damage never restarts a run from scratch. Numbers continue after the existing ones.
   std::optional<LoadReport> load_newest_if_any(const CheckpointObjects& objects);
 
   // Removes all numbered checkpoints, complete or not. Other files in the folder stay. Errors kFileIo, kPeerLost.
   void remove_all();
-  // Throws kInvalidArgument, on all ranks, naming a numbered folder that is there, complete or not. Every rank calls it.
+  // Throws kInvalidArgument, on all ranks, if there is a numbered folder, complete or not, and names it. Every rank calls it.
   void refuse_present();
 
-  // Loads from a folder that was named by hand and counts it as the origin of later saves.
+  // Loads from a folder with any name, and treats it as the origin of later saves.
   LoadReport load(const std::filesystem::path& folder, const CheckpointObjects& objects);
 
-  // Complete checkpoints, newest first; notices say what was passed over. Looks at manifests and
-  // file sizes, not at the files' contents. Only this process's view: needs no other rank.
+  // Complete checkpoints, newest first; notices name the skipped ones. Checks manifests and file
+  // sizes, not contents. It is this process's view and needs no other rank.
   [[nodiscard]] std::vector<CheckpointInfo> complete(
       std::vector<std::string>* notices = nullptr) const;
 
@@ -238,7 +237,7 @@ class ACCEL_EXPORT CheckpointSeries {
   // Calls use(ranks) with the ranks of the process group, or those given to the constructor.
   template <typename Use>
   auto with_ranks(Use use);
-  // Tries the complete checkpoints, newest first; adds to `notices` what was passed over.
+  // Tries the complete checkpoints, newest first; adds a notice for each skipped one.
   std::optional<LoadReport> load_first_good(checkpoint::RankExchange& ranks,
                                             const CheckpointObjects& objects,
                                             std::vector<std::string>& notices);
@@ -246,7 +245,7 @@ class ACCEL_EXPORT CheckpointSeries {
                      const std::filesystem::path& folder,
                      const CheckpointObjects& objects);
   void start_run();
-  // Ends the save before, and agrees on what the next one is called.
+  // Ends the earlier save, and agrees on the name of the next one.
   SaveOptions next_save(checkpoint::RankExchange& ranks,
                         std::int64_t step,
                         const SaveStateOptions& files);
@@ -279,36 +278,36 @@ ACCEL_EXPORT void save_model(const torch::nn::Module& model,
 
 // Names and defaults are those of HF Accelerate.
 struct LoadModelOptions {
-  // Where submodules go, and what holds those of "disk". kUnsupported unless both are empty.
+  // The places of submodules, and the folder for "disk". kUnsupported unless both are empty.
   std::map<std::string, std::string> device_map;
   std::filesystem::path offload_folder;
-  // The model's floating point tensors take this dtype: "float16", "bfloat16", "float32", "float64", with or without "torch.";
-  // empty: they keep theirs, and the file's values are converted.
+  // Changes the model's floating-point tensors to this dtype: "float16", "bfloat16", "float32", "float64", with or without "torch.".
+  // Empty: they keep their dtype, and the file's values are converted.
   std::string dtype;
-  // What offloading needs. kUnsupported unless false.
+  // Options of offload. kUnsupported unless false.
   bool offload_state_dict = false;
   bool offload_buffers = false;
-  // Modules by a part of their names: they become float32 when dtype is "float16".
+  // Modules by a part of their names: they become float32 if dtype is "float16".
   std::vector<std::string> keep_in_fp32_modules;
-  // Refuses names that only one side has; they are reported otherwise.
+  // true: names that only one side has are an error; false: they are reported.
   bool strict = false;
-  // Files hold whole tensors: kUnsupported unless true. Parts of them are load_state()'s.
+  // The files contain whole tensors: kUnsupported unless true. For parts use load_state().
   bool full_state_dict = true;
-  // Rank 0 alone reads the files and sends the values. Requires: every rank calls it.
+  // Only rank 0 reads the files and sends the values. Requires: every rank calls it.
   bool broadcast_from_rank0 = false;
 };
 
-// Names that only one side has, sorted. Of tied weights one is enough.
+// Names that only one side has, sorted. Of tied weights one name is enough.
 struct LoadModelReport {
   std::vector<std::string> missing_keys;     // of the model
   std::vector<std::string> unexpected_keys;  // of the files
 };
 
-// Fills `model` from a .safetensors file, a file of torch.save() (.bin, .pt, .pth), an index (.json; also one that maps names to
-// files without a weight_map), or a folder with pytorch_model.bin, model.safetensors or exactly one .index.json, in this order;
-// written by libaccel or by Python. dtypes are converted, shapes must agree. Pickles are read and never executed. Changes nothing
-// when it throws. Errors  kSafetensorsMismatch (lists names), kSafetensorsHeader, kCheckpointIncomplete (a damaged pickle),
-// kUnsupported (an option, or a name in a pickle), kInvalidArgument, kConfigInvalidValue (an index), kFileIo.
+// Fills `model` from files of libaccel or Python: a .safetensors file, a file of torch.save() (.bin, .pt, .pth), an index (.json; also
+// one that maps names to files without a weight_map), or a folder with pytorch_model.bin, model.safetensors or exactly one .index.json,
+// in this order. dtypes are converted, shapes must agree. Pickles are read and never executed. Nothing is changed if it throws.
+// Errors  kSafetensorsMismatch (lists names), kSafetensorsHeader, kCheckpointIncomplete (a damaged pickle), kUnsupported (an option, or
+// a name in a pickle), kInvalidArgument, kConfigInvalidValue (an index), kFileIo.
 ACCEL_EXPORT LoadModelReport load_checkpoint_in_model(torch::nn::Module& model,
                                                       const std::filesystem::path& path,
                                                       const LoadModelOptions& options = {});

@@ -9,10 +9,10 @@
 // people whose programs you would run. A file of `accel export --compile` is one for ExportedModel
 // (ExportedModelOptions::compiled), which also trains, compares the code with its graph and checks each input.
 //
-// The package has its weights in it, as no parameters of the module: it is neither trained nor sharded, and train() is refused. One
-// that was compiled with aot_inductor.package_constants_in_so=False takes them from CompiledModelOptions::weights. What a package
-// says of its inputs are names and their number: of shapes the code knows nothing unless it checks them, which the first
-// CompiledModel of a process asks for (it sets AOTI_RUNTIME_CHECK_INPUTS=1 where that is not set; docs/reference/process-effects.md).
+// The package contains its weights, but the module has no parameters. So it can neither be trained nor sharded, and train() is refused.
+// A package compiled with aot_inductor.package_constants_in_so=False takes its weights from CompiledModelOptions::weights. A package
+// has the names and the number of its inputs, but not their shapes. The code checks shapes only with AOTI_RUNTIME_CHECK_INPUTS=1. The
+// first CompiledModel of a process sets this variable if it is not set (docs/reference/process-effects.md).
 //
 // Threads:  any number may run forwards at once; they wait for each other.
 // Source:   torch/csrc/inductor/aoti_runner of torch 2.11; tests/peer/compiled_models.py.
@@ -39,25 +39,25 @@ class CompiledCode;
 }
 
 struct CompiledModelOptions {
-  // A safetensors file with the constants that the package leaves out, by their names in Python. Empty: it leaves out none.
+  // A safetensors file with the constants that the package lacks, by their names in Python. Empty: it has all.
   std::filesystem::path weights;
-  // Which code of a package with several.
+  // Selects the code in a package with several.
   std::string model = "model";
 };
 
 // The module behind a CompiledModel.
 class ACCEL_EXPORT CompiledModelImpl : public torch::nn::Module {
  public:
-  // Errors  throws kCheckpointIncomplete: it is no such package, or is damaged; kUnsupported: it was compiled for another machine or
-  // LibTorch, or takes the tensors of a graph (`accel export`); kSafetensorsMismatch naming constants that have no value or
-  // another dtype; kInvalidArgument: there is no model of that name; kFileIo, kDiskFull.
+  // Errors  throws kCheckpointIncomplete: not such a package, or damaged; kUnsupported: compiled for another machine or LibTorch, or
+  // code that takes the tensors of a graph (`accel export`); kSafetensorsMismatch naming constants without a value or with another
+  // dtype; kInvalidArgument: no model of that name; kFileIo, kDiskFull.
   explicit CompiledModelImpl(const std::filesystem::path& path,
                              const CompiledModelOptions& options = {});
   ~CompiledModelImpl() override;
 
-  // inputs: in Python's order, flat. Outputs derive nothing. One without a name of its own is called by its place, "0", "1".
-  // Errors  throws kUnsupported: autograd records and an input requires a gradient; kInvalidArgument with the last line of what the
-  // code threw: another number of inputs, a shape that it was not compiled for.
+  // inputs: in Python's order, flat. Outputs have no gradient. An output without a name has its position as the name: "0", "1".
+  // Errors  throws kUnsupported: autograd records and an input requires a gradient; kInvalidArgument with the last line of the code's
+  // message: another number of inputs, a shape that the code was not compiled for.
   ExportedOutputs forward(std::vector<at::Tensor> inputs);
   template <typename... Args>
   requires(std::is_convertible_v<Args, at::Tensor>&&...) ExportedOutputs forward(Args&&... args) {
@@ -73,7 +73,7 @@ class ACCEL_EXPORT CompiledModelImpl : public torch::nn::Module {
   std::unique_ptr<exported::CompiledCode> code_;
 };
 
-// What TORCH_MODULE makes, but for the call, as in accel/exported_model.h.
+// Like TORCH_MODULE, except for the call; see accel/exported_model.h.
 class CompiledModel : public torch::nn::ModuleHolder<CompiledModelImpl> {
  public:
   using torch::nn::ModuleHolder<CompiledModelImpl>::ModuleHolder;

@@ -3,21 +3,21 @@
 //   accel::DataLoader loader(dataset, {.batch_size = 32, .shuffle = true});
 //   for (auto& [images, labels] : loader) ...            // one pass
 //
-// The dataset is one with size() and get(i), as those of torch::data, or an iterable with begin()
-// and end(). A DataLoader is a handle, as a torch::nn module holder is: copies share one loader.
-// What Accelerator::prepare() returns is a DataLoader of the same type that yields this rank's
-// batches.
+// The dataset has size() and get(i), like the datasets of torch::data, or is an iterable with begin()
+// and end(). A DataLoader is a handle, like a torch::nn module holder: copies share one loader.
+// Accelerator::prepare() returns a DataLoader of the same type, which yields the batches of this
+// rank.
 //
-// A pass knows whether the batch it yields is the last, because it reads one batch ahead;
-// GradientState asks for that. The epoch advances by itself when a pass was read to its end. A
-// loader can be saved at any batch and goes on behind it: with a map-style dataset by skipping
-// numbers, with an iterable one by reading.
+// A pass reads one batch ahead, so it knows whether the batch that it yields is the last;
+// GradientState needs that. The epoch advances by itself when a pass was read to its end. A
+// loader can be saved at any batch and resumes after it: with a map-style dataset by skipping
+// indices, with an iterable one by reading.
 //
 // Threads:  one thread iterates. num_workers threads call the dataset's get() and the collate function,
-//           which must allow that; random numbers drawn inside them are not repeatable then. An
+//           which must be thread-safe; random numbers drawn in them are then not repeatable. An
 //           iterable dataset is read ahead by one thread, whatever num_workers says.
 // Cost:     one batch ahead; with workers num_workers * prefetch_factor more.
-// Errors    what reading a batch throws comes where that batch would come: those before it are yielded.
+// Errors    an exception while a batch is read ahead is thrown in place of that batch, after the batches before it.
 // Source:   the order: batch_samplers.h, iterable_shard.h; rank 0 reading for all: batch_dispatch.h.
 #pragma once
 
@@ -40,7 +40,7 @@ namespace accel {
 
 namespace detail {
 
-// One loader: the plan with its position, and the way to read.
+// One loader: the plan, the position in it, and the reader.
 template <typename Batch>
 class LoaderOf : public DataLoaderBase {
  public:
@@ -93,7 +93,7 @@ class LoaderOf : public DataLoaderBase {
     }
 
    private:
-    // The batch in hand is whole, whatever becomes of the next one.
+    // The current batch is complete, even if reading the next one fails.
     void read_ahead() {
       ahead_.reset();
       try {
@@ -186,7 +186,7 @@ class DataLoader {
         std::move(plan), std::make_shared<const detail::BatchReader<Batch>>(std::move(reader)));
   }
 
-  // Of one pass, for range-based loops.
+  // The iterator of one pass, for range-based loops.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -218,7 +218,7 @@ class DataLoader {
   }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
-  // Batches of one pass of this rank, as announced; not set when the dataset does not know its
+  // The number of batches in one pass of this rank; not set when the dataset does not know its
   // size.
   [[nodiscard]] std::optional<std::int64_t> size() const {
     const std::optional<std::int64_t> all = loader_->plan().num_batches();
@@ -227,7 +227,7 @@ class DataLoader {
   [[nodiscard]] std::optional<std::int64_t> total_batch_size() const {
     return loader_->plan().total_batch_size();
   }
-  // Elements of one pass of all ranks.
+  // The number of elements in one pass, over all ranks.
   [[nodiscard]] std::optional<std::int64_t> total_dataset_length() const {
     return loader_->plan().num_elements();
   }
@@ -265,10 +265,10 @@ DataLoader(Dataset, DataLoaderOptions) -> DataLoader<detail::DefaultBatchOf<Data
 template <typename Dataset, typename Collate>
 DataLoader(Dataset, DataLoaderOptions, Collate) -> DataLoader<detail::BatchOf<Dataset, Collate>>;
 
-// A loader of the batches of one rank; the given one stays as it is. A prepared one is returned as
-// it is. slice_fn_for_dispatch: for batches that rank 0 reads for all ranks; otherwise it is not called.
+// A loader of the batches of one rank; `loader` does not change. A prepared loader is returned
+// unchanged. slice_fn_for_dispatch: divides batches that rank 0 reads for all ranks; otherwise it is not called.
 //
-// Errors  kDataSharding for batches that do not divide with split_batches.
+// Errors  kDataSharding when split_batches is set and the batch size is not divisible by the number of ranks.
 template <typename Batch>
 [[nodiscard]] DataLoader<Batch> prepare_data_loader(
     const DataLoader<Batch>& loader,
@@ -284,16 +284,16 @@ template <typename Batch>
   return prepare_data_loader(loader, options, BatchSlicer<Batch>());
 }
 
-// Where the order of a loader's elements comes from, prepared or not; null for an iterable dataset, and for a batch sampler that
-// has none.
+// The sampler that orders the elements of a loader, prepared or not; null for an iterable dataset, and for a batch sampler
+// without a sampler.
 template <typename Batch>
 [[nodiscard]] std::shared_ptr<Sampler> get_sampler(const DataLoader<Batch>& loader) {
   const auto& batches = loader->plan().batch_sampler;
   return batches ? batches->sampler() : nullptr;
 }
 
-// The same loader, but its passes of the current epoch leave the first num_batches out. Later
-// epochs are whole. A loader that was loaded from a checkpoint goes on by itself; it needs no
+// The same loader, but its passes of the current epoch skip the first num_batches. Later
+// epochs are whole. A loader that was loaded from a checkpoint resumes by itself and needs no
 // skipping.
 //
 // Errors  kInvalidArgument when num_batches is negative.

@@ -1,9 +1,9 @@
-// TorchDynamoPlugin: how torch.compile compiles a program of Python, with the names of HF Accelerate, for workers in Python.
+// TorchDynamoPlugin: how torch.compile compiles a Python program, with the names of HF Accelerate, for workers in Python.
 //
 //   accel::notebook_launcher(start_python, {.num_processes = 2,
 //                                           .env = accel::dynamo_environment({.backend = accel::DynamoBackend::kInductor})});
 //
-// Accelerate reads the variables where its program names no plugin. libaccel runs operators one by one: an Accelerator says once
+// Accelerate reads the variables if its program passes no plugin. libaccel runs operators one by one: an Accelerator warns once
 // that ACCELERATE_DYNAMO_BACKEND has no effect.
 //
 // Threads:  values; pure functions.
@@ -31,7 +31,7 @@ struct TorchDynamoPlugin {
       use_regional_compilation;  // USE_REGIONAL_COMPILATION: blocks by themselves; default false
 };
 
-// The variables that make a Python worker compile so. Throws kEnvInvalid naming a variable that cannot be read.
+// The variables with which a Python worker compiles so. Throws kEnvInvalid, naming a variable that cannot be read.
 [[nodiscard]] ACCEL_EXPORT std::map<std::string, std::string> dynamo_environment(
     const TorchDynamoPlugin& plugin, const EnvLookup& env = process_env());
 

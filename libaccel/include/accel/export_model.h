@@ -1,25 +1,25 @@
-// ExportModel: a torch::nn module as a file of torch.export, for Python, AOTInductor and ExportedModel.
+// ExportModel: writes a torch::nn module as a file of torch.export, for Python, AOTInductor and ExportedModel.
 //
 //   Net net(options);
 //   accel::export_model(net, std::make_tuple(x), "net.pt2");             // torch.export.load("net.pt2").module()(x)
 //   accel::export_model(net, std::make_tuple(ids, mask), "net.pt2",
 //                       {.input_names = {"ids", "mask"}, .output_names = {"logits"}});
 //
-// forward() runs once in train() and once in eval() on example inputs, and every operator that it calls is written down, as it is
-// called: composite ones stay whole, so that readers of the file can train it. The file has both graphs, `model` and `eval`, as
-// `accel export` writes them, and the weights once. Parameters and buffers have their dotted names; two names of one tensor stay
-// one. What forward() writes in place (the statistics of batch norm) is written in place by the graph.
+// forward() runs once in train() and once in eval() on example inputs. Each operator that it calls becomes a node of the graph.
+// Composite operators stay whole, so the file can be trained. The file has both graphs, `model` and `eval`, like files of
+// `accel export`, and the weights once. Parameters and buffers have their dotted names; a tensor with two names stays one tensor. If
+// forward() writes in place (the statistics of batch norm), the graph does so too.
 //
-// A trace sees operators and no C++: branches are those of the example, loops have its number of rounds, and sizes are the
-// example's, except for the batch (ExportOptions::batch_axes). Silent faults are errors: decisions by values, results whose size
+// A trace contains operators, not C++ code: it has the example's branches, number of loop iterations, and sizes, except for the batch
+// (ExportOptions::batch_axes). Operators that would silently give wrong results are errors: branches on values, results whose size
 // depends on values, torch::autograd::Function, writes to parameters. Then the graph is compared with the module
 // (ExportOptions::check).
 // Tensors that are neither inputs nor registered become constants of the file (ExportReport::constants).
 //
-// Threads:  the one that calls; no other may use the module meanwhile. Buffers, the mode, gradients and random generators are
-//           afterwards as they were.
+// Threads:  the calling thread; no other may use the module meanwhile. Buffers, the mode, gradients and random generators are
+//           restored afterwards.
 // Cost:     a forward for each graph, two forwards and backwards of the module and of the graph for each check, and twice the
-//           bytes of the weights in memory where they are not on the CPU.
+//           bytes of the weights in memory if they are not on the CPU.
 // Source:   torch/_export/serde/schema.py of torch 2.11; docs/guides/exported-models.md.
 #pragma once
 
@@ -55,22 +55,22 @@ enum class ExportWeights {
 };
 
 struct ExportOptions {
-  // Of the inputs, in order: names of variables in Python. Empty: "x" for one, "x_0", "x_1" and so on for more.
+  // Names of the inputs, in order: valid names of Python variables. Empty: "x" for one input, "x_0", "x_1" and so on for more.
   std::vector<std::string> input_names;
-  // Of the outputs, flat and in order: then Python gets a dict. Empty: a tensor for one, a tuple for more. ExportedModel takes the
-  // one that is called "loss" for the loss.
+  // Names of the outputs, flat and in order; then Python gets a dict. Empty: a tensor for one output, a tuple for more. For
+  // ExportedModel the output "loss" is the loss.
   std::vector<std::string> output_names;
   ExportGraphs graphs = ExportGraphs::kBoth;
   ExportWeights weights = ExportWeights::kInside;
-  // Operators that read values, whose answers may be taken for good: "aten::equal" for torch::nn::MultiheadAttention of a query and
-  // a key of one size, which asks whether they are the same, and computes the same in both cases.
+  // Operators that read values although the result does not depend on them: "aten::equal" for torch::nn::MultiheadAttention, which
+  // compares a query and a key of the same size, and computes the same in both cases.
   std::vector<std::string> decided_operators;
-  // Which axis of an input is the batch, by the input's name: then its size may change from call to call, and has to be the same in
-  // all inputs that are named. Others stay as they are. forward() is traced at further sizes, n + 1, 2n + 1 and 1, and every number
-  // has to follow from the batch: what a module decides by the size of its batch is an error. Where forward() throws for a batch of
-  // 1, or computes otherwise, the graph is for 2 and more. Python's torch.export.Dim().
+  // The batch axis of inputs, by the input's name. The size of this axis may change from call to call, and must be the same in all
+  // named inputs. Other sizes are fixed. forward() is also traced at the sizes n + 1, 2n + 1 and 1, and every number must follow from
+  // the batch size: a branch on the batch size is an error. If forward() throws for a batch of 1, or computes differently, the graph
+  // is for 2 and more. Like Python's torch.export.Dim().
   std::map<std::string, std::int64_t> batch_axes;
-  // Compares each graph with the module, outputs, gradients and buffers, on the example and on its values in reverse order.
+  // Compares each graph with the module: outputs, gradients and buffers, on the example and on its values in reverse order.
   bool check = true;
 };
 
@@ -80,13 +80,13 @@ struct ExportReport {
       constants;  // "lifted_tensor_0 float [3, 4]": tensors that no operator of "model" and no module has made
 };
 
-// forward: called with tensors of the forms of `inputs`; what it returns are the graph's outputs. It may do more than the module's
-// own forward, such as computing a loss, as long as the module has all parameters.
+// Called with tensors of the shapes of `inputs`; its results are the graph's outputs. It may do more than the module's own forward,
+// such as computing a loss, if the module has all parameters.
 using ExportForward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// Errors  throws kUnsupported for what a graph cannot hold, naming the operator and what to do; kInvalidArgument for names that
-//         Python cannot have, that are there twice or not one for each, for a module without memory, and for inputs that need not be
-//         traced; kDiskFull, kFileIo. Then a file that was there is as it was. What forward() throws.
+// Errors  throws kUnsupported for operators that a graph cannot contain, with the operator and a remedy; kInvalidArgument for invalid
+//         or duplicate names or a wrong number of them, for a module without memory, and for inputs that need not be traced;
+//         kDiskFull, kFileIo; exceptions of forward(). An existing file is unchanged then.
 // Requires: the module is not prepared with FSDP or ZeRO.
 ACCEL_EXPORT ExportReport export_model(torch::nn::Module& module,
                                        const ExportForward& forward,

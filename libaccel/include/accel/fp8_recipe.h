@@ -1,11 +1,11 @@
-// Fp8Recipe: how a library of Python trains in 8 bits, with the names of HF Accelerate, for workers in Python.
+// Fp8Recipe: how a Python library trains in 8 bits, with the names of HF Accelerate, for workers in Python.
 //
 //   accel::notebook_launcher(start_python, {.num_processes = 2,
 //                                           .mixed_precision = "fp8",
 //                                           .env = accel::fp8_environment(accel::TERecipeKwargs{.margin = 1})});
 //
-// Accelerate reads the variables where its program names no recipe. libaccel computes in no 8 bits: an Accelerator refuses
-// mixed_precision "fp8" and AcceleratorOptions::fp8_recipe, and says why.
+// Accelerate reads the variables if its program passes no recipe. libaccel does not compute in 8 bits: an Accelerator refuses
+// mixed_precision "fp8" and AcceleratorOptions::fp8_recipe, with the reason.
 //
 // Threads:  values; pure functions.
 // Source:   tests/peer/parallelism.py reads the variables with Accelerate's classes.
@@ -42,7 +42,7 @@ struct TERecipeKwargs {
       amax_history_len;  // steps that the largest value is looked for in; default 1024
   std::optional<std::string>
       amax_compute_algo;  // max or most_recent, in any case; default most_recent
-  // Higher precision for the forward pass, the gradient of the input and that of the weight. Variables: OVERRIDE_FPROP,
+  // Higher precision for the forward pass, the gradient of the input and the gradient of the weight. Variables: OVERRIDE_FPROP,
   // OVERRIDE_DGRAD, OVERRIDE_WGRAD. Default: none of them.
   std::optional<std::array<bool, 3>> override_linear_precision;
   std::optional<bool> use_mxfp8_block_scaling;  // default false
@@ -52,7 +52,7 @@ struct MSAMPRecipeKwargs {
   std::optional<std::string> opt_level;  // O1 or O2; default O2
 };
 
-// Deprecated in Accelerate: one of the two before, by a name.
+// Deprecated in Accelerate: one of the two recipes above, by name.
 struct FP8RecipeKwargs {
   std::optional<std::string> backend;  // MSAMP or TE, in any case; default TE
   TERecipeKwargs te;
@@ -67,9 +67,9 @@ using Fp8Recipe = std::variant<AORecipeKwargs, TERecipeKwargs, MSAMPRecipeKwargs
 // Without a recipe: ACCELERATE_FP8_BACKEND, else kNo. Throws kEnvInvalid.
 [[nodiscard]] ACCEL_EXPORT FP8BackendType fp8_backend(const EnvLookup& env);
 
-// The variables that make a Python worker train by the recipe, ACCELERATE_MIXED_PRECISION among them: all fields of its library,
-// whatever a worker's own environment has. Throws kInvalidArgument naming a field that is none of its choices, and kEnvInvalid
-// naming such a variable.
+// The variables with which a Python worker trains by the recipe, ACCELERATE_MIXED_PRECISION among them: all fields of its library.
+// They override a worker's own environment. Throws kInvalidArgument, naming a field whose value is not one of its choices, and
+// kEnvInvalid, naming such a variable.
 [[nodiscard]] ACCEL_EXPORT std::map<std::string, std::string> fp8_environment(
     const Fp8Recipe& recipe, const EnvLookup& env = process_env());
 

@@ -5,18 +5,18 @@
 //   accel::load_fsdp_model(accelerator, model, "last");
 //
 // Reads pytorch_model_fsdp.bin and optimizer.bin (FULL_STATE_DICT), and pytorch_model_fsdp_0/ and optimizer_0/ of
-// torch.distributed.checkpoint (SHARDED_STATE_DICT), with any number of ranks and any strategy, copies and one process. Writes
-// FULL_STATE_DICT, whatever state_dict_type() is. Numbers above 0 are in the names: pytorch_model_fsdp_1.bin.
-// save_state() with CheckpointFormat::kAccelerate and load_state() do this for all that was prepared.
+// torch.distributed.checkpoint (SHARDED_STATE_DICT), with any number of ranks and any strategy, also without sharding and in one
+// process. Writes FULL_STATE_DICT, for every state_dict_type(). The names of further objects have a number: pytorch_model_fsdp_1.bin.
+// save_state() with CheckpointFormat::kAccelerate and load_state() do this for all prepared objects.
 //
 // No file is executed. A load changes nothing when it throws.
 //
 // Threads:  the thread that trains. Requires: every rank makes the same calls, with models and optimizers that were prepared.
-// Errors    throw kInvalidArgument: it was not prepared by this Accelerator; kUnsupported (an optimizer that PyTorch has not; what a
-//           pickle names; folders of DeepSpeed), kCheckpointIncomplete, kCheckpointMismatch, kSafetensorsMismatch (names of weights),
-//           kDiskFull, kFileIo, kPeerLost.
-// Cost:     a save gathers the whole tensors on rank 0. A load of a folder reads on each rank what overlaps its own parts; of a
-//           single file every rank reads all.
+// Errors    throw kInvalidArgument: it was not prepared by this Accelerator; kUnsupported (an optimizer that PyTorch does not have;
+//           a class in a pickle; folders of DeepSpeed), kCheckpointIncomplete, kCheckpointMismatch, kSafetensorsMismatch (names of
+//           weights), kDiskFull, kFileIo, kPeerLost.
+// Cost:     a save gathers the whole tensors on rank 0. From a folder each rank loads only the files' parts that overlap its own;
+//           from a single file every rank reads everything.
 // Source:   accelerate/utils/fsdp_utils.py; tests/peer/fsdp_checkpoints.py.
 #pragma once
 
@@ -74,7 +74,7 @@ inline void save_fsdp_optimizer(Accelerator& accelerator,
   detail::FsdpFiles(accelerator).save_optimizer(optimizer, output_dir, optimizer_index);
 }
 
-// Reads what save_fsdp_optimizer() wrote into the optimizer.
+// Loads the files of save_fsdp_optimizer() into the optimizer.
 inline void load_fsdp_optimizer(Accelerator& accelerator,
                                 const AcceleratedOptimizer& optimizer,
                                 const std::filesystem::path& input_dir,

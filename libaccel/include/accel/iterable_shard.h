@@ -1,18 +1,18 @@
-// IterableDatasetShard: one rank's elements of a dataset that can only be read from its beginning
-// on.
+// IterableDatasetShard: one rank's elements of a dataset that can only be read from the beginning.
 //
 // Every rank reads the same elements and keeps its slice of each group of N * B (of B with
-// split_batches). The last group is dropped with drop_last, else completed with the first group,
-// over and over; so all ranks see the same number of elements, a multiple of their batch size.
+// split_batches). With drop_last an incomplete last group is dropped. Otherwise it is filled with
+// elements of the first group. So all ranks see the same number of elements, a multiple of their
+// batch size.
 //
-// A dataset that has shard(num_shards, index), returning one of its own type with a part of the elements, is not read whole by
-// each rank: prepared without dispatch_batches and split_batches, every rank reads its shard, as many as that has. With
-// num_shards() below the number of ranks it is read as any other.
+// If a dataset has shard(num_shards, index), which returns a dataset of the same type with a part of the elements, ranks need not read
+// all elements: prepared without dispatch_batches and split_batches, every rank reads only its shard, to its end. If num_shards() is
+// below the number of ranks, the dataset is read like any other.
 //
-// An iterable dataset is anything with begin() and end(); begin() starts a new pass. It may have
+// An iterable dataset is any class with begin() and end(); begin() starts a new pass. It may have
 // set_epoch(int64_t), called before each pass; or generator(), an at::Generator that every rank
-// seeds with the epoch, so that a shuffle inside of it is the same everywhere; and size(), its
-// elements.
+// seeds with the epoch, so that a shuffle inside the dataset is the same on all ranks; and size(),
+// the number of its elements.
 //
 // Shapes:   N = ranks, r = this rank, B = batch size.
 // Threads:  not synchronised.
@@ -48,15 +48,15 @@ struct IterableShardOptions {
   [[nodiscard]] std::int64_t slice_size() const noexcept { return group_size() / num_processes; }
 };
 
-// Throws kInvalidArgument for a batch size or rank that cannot be, kDataSharding for a batch size
-// that does not divide with split_batches.
+// Throws kInvalidArgument for an invalid batch size or rank, kDataSharding with split_batches for a
+// batch size that cannot be divided.
 ACCEL_EXPORT void check(const IterableShardOptions& options);
 
 // Elements that one rank sees of num_elements.
 [[nodiscard]] ACCEL_EXPORT std::int64_t iterable_shard_size(std::int64_t num_elements,
                                                             const IterableShardOptions& options);
 
-// The arithmetic behind IterableDatasetShard: takes all elements in order, gives out one rank's
+// The arithmetic behind IterableDatasetShard: takes all elements in order, returns one rank's
 // slices.
 template <typename T>
 class ShardBuffer {
@@ -82,7 +82,7 @@ class ShardBuffer {
     return take_slice();
   }
 
-  // After finish(): elements of all ranks in the last group, before it was completed; 0: it was whole.
+  // After finish(): elements of all ranks in the last group before it was filled; 0: it was complete.
   [[nodiscard]] std::int64_t rows_of_last() const noexcept { return rows_of_last_; }
 
  private:
@@ -100,7 +100,7 @@ class ShardBuffer {
   std::int64_t rows_of_last_ = 0;
 };
 
-// A dataset with set_epoch(); one with shard(); one with a generator of its own.
+// A dataset with set_epoch(); with shard(); with its own generator.
 template <typename D>
 concept HasSetEpoch = requires(D& dataset, std::int64_t epoch) {
   dataset.set_epoch(epoch);
@@ -114,7 +114,7 @@ concept HasGenerator = requires(D& dataset) {
   { dataset.generator() } -> std::convertible_to<at::Generator>;
 };
 
-// Tells an iterable dataset which pass comes next.
+// Tells an iterable dataset the number of the next pass.
 template <typename D>
 void begin_dataset_epoch(D& dataset, std::int64_t epoch) {
   if constexpr (HasSetEpoch<D>) {

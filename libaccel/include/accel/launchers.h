@@ -1,16 +1,16 @@
 // Launchers: start the ranks of a training from inside a running program.
 //
 // debug_launcher() and notebook_launcher() run one function in several processes and wait for all of them. The processes
-// are workers of an accel-shim, as those of accel-launch are: it hosts the store, restarts them, sets prefixes before
-// their lines, and ends every one of them when the calling program ends, however it ends. The calling program itself
-// becomes neither their parent nor a subreaper.
+// are workers of an accel-shim, like those of accel-launch. The shim hosts the store, restarts workers, puts prefixes before
+// their lines, and ends all of them when the calling program ends in any way. The calling program becomes neither their
+// parent nor a subreaper.
 //
 // Where the processes come from:
-//   init_launcher() was called   copies of the program as it was then; any function without captures
+//   init_launcher() was called   copies of the program at that moment; any function without captures
 //   else, a registered function  the program is executed again; only the function runs, main() does not
-//                                (where the program itself, not only a library of it, is linked to libaccel)
-//   else, one thread             copies of the program as it is now; any function, captures included
-//   else                         an error that says how many threads there are
+//                                (if the program itself, not only one of its libraries, links libaccel)
+//   else, one thread             copies of the program at the launch; any function, also with captures
+//   else                         an error with the number of threads
 //
 //   ACCEL_LAUNCH_FUNCTION(train);                 // void train(), at namespace scope
 //   int main(int argc, char** argv) {
@@ -18,16 +18,16 @@
 //     accel::debug_launcher(train, 2);
 //   }
 //
-// A worker has the variables of the environment contract (docs/reference/env_contract.md) and FORK_LAUNCHED=1; it runs neither
-// main() nor what atexit() was given, nor destructors of static objects, and ends when its function returns or calls
-// exit(). It begins in the folder and with the umask of the program as it is now. Its standard input is empty.
+// A worker has the variables of the environment contract (docs/reference/env_contract.md) and FORK_LAUNCHED=1. It runs neither
+// main() nor atexit() functions nor destructors of static objects, and ends when its function returns or calls exit(). It
+// starts in the current folder and with the current umask of the program. Its standard input is empty.
 //
-// Threads:  init_launcher() while the program has one thread. The launchers from any thread, one at a time; they block
-//           it. While they run, SIGINT, SIGTERM and SIGHUP, unless the program handles or ignores them, stop the workers
-//           first (SIGINT or SIGTERM, then SIGKILL after `stop_grace`; a second one kills at once) and then act on the
-//           program as ever. To the processes between program and workers (accel-forker, accel-shim) they do nothing.
-// Streams:  standard streams that the program was started without become /dev/null, and stay so.
-// Cost:     10 to 30 ms and a process beside the workers; init_launcher() a fork of the program.
+// Threads:  call init_launcher() while the program has one thread. Call the launchers from any thread, one at a time; they
+//           block it. Meanwhile SIGINT, SIGTERM and SIGHUP, unless the program handles or ignores them, first stop the workers
+//           (SIGINT or SIGTERM, then SIGKILL after `stop_grace`; a second one kills at once) and then act on the program as
+//           usual. They have no effect on the processes in between (accel-forker, accel-shim).
+// Streams:  missing standard streams of the program become /dev/null, and stay so.
+// Cost:     10 to 30 ms and one process besides the workers; init_launcher() one fork of the program.
 // Source:   docs/guides/launchers.md; tests/unit/launch/, tests/integration/inproc/.
 #pragma once
 
@@ -48,7 +48,7 @@
 
 namespace accel {
 
-// What workers run: a function, a lambda, or the name of a registered function.
+// The code of the workers: a function, a lambda, or the name of a registered function.
 class ACCEL_EXPORT LaunchFunction {
  public:
   LaunchFunction(std::string_view registered_name) : name_(registered_name) {}  // NOLINT: implicit
@@ -77,32 +77,32 @@ class ACCEL_EXPORT LaunchFunction {
 
 // The names are those of accelerate.notebook_launcher().
 struct NotebookLauncherOptions {
-  // Of this node; must be given. 1 on one node without restarts: called in place, with mixed_precision and env. There is
-  // no worker then to prefix or to stop, and what the function throws arrives as it is.
+  // The number of workers on this node; must be given. 1 on one node without restarts calls the function in the program
+  // itself, with mixed_precision and env. Then there is no worker to prefix or to stop, and exceptions arrive unchanged.
   std::optional<int> num_processes;
   std::string mixed_precision = "no";  // "no", "fp16", "bf16", "fp8": ACCELERATE_MIXED_PRECISION
-  // Of the store. When the default is taken by another process, any free one; another port is used or is an error. "0":
-  // any free one.
+  // The port of the store. If the default is taken, a free port replaces it; another port that is taken is an error. "0": any
+  // free port.
   std::string use_port = "29500";
   std::string master_addr = "127.0.0.1";  // of node 0, for several nodes
   int node_rank = 0;
   int num_nodes = 1;  // the same call is made on each; rank 0 hosts the store then
-  // "static"; "c10d", the same with node_rank 0 where the endpoint is; on one node, which meets nobody, also "etcd" and
-  // "etcd-v2". Elastic jobs are accel-launch's.
+  // "static"; "c10d", the same with node_rank 0 at the endpoint; on one node also "etcd" and "etcd-v2". For elastic jobs use
+  // accel-launch.
   std::string rdzv_backend = "static";
-  // "HOST:PORT" of node 0 (c10d: 29400 for "HOST"), in the place of master_addr and use_port. Empty: those hold.
+  // "HOST:PORT" of node 0 (c10d: 29400 for "HOST"); replaces master_addr and use_port. Empty: uses those.
   std::string rdzv_endpoint;
   std::string rdzv_id = "none";  // TORCHELASTIC_RUN_ID
   int max_restarts = 0;          // of all workers after one has failed; one node only
-  // Before each line of a worker: ${role_name}, ${local_rank} and ${rank} are replaced. Empty: nothing.
+  // The prefix of each line of a worker; ${role_name}, ${local_rank} and ${rank} are replaced. Empty: no prefix.
   std::string log_line_prefix_template;
   std::map<std::string, std::string> env;        // more variables, or other values, for the workers
   std::chrono::milliseconds stop_grace{10'000};  // from a request to stop to SIGKILL
   std::stop_token stop;                          // a request ends the workers; the launcher throws
 };
 
-// How a launch failed: the first rank that did. code() is kWorkerFailed, kWorkerSignaled, kWorkerOutOfMemory, ...;
-// message() names the rank and the signal, the exit code, or what was thrown.
+// The failure of a launch: the first failing rank. code() is kWorkerFailed, kWorkerSignaled, kWorkerOutOfMemory, ...;
+// message() has the rank and the signal, the exit code, or the exception.
 class ACCEL_EXPORT LaunchError : public Error {
  public:
   LaunchError(const Error& error, int rank, int exit_code, int signal, std::string worker_message)
@@ -126,20 +126,18 @@ class ACCEL_EXPORT LaunchError : public Error {
   std::string worker_message_;
 };
 
-// Forks the process that workers will be copies of: call it first in main(), before threads, GPUs and Accelerators.
-// Does nothing when it was called before, and in a worker. Function pointers into libraries that are loaded later are
-// not known there.
-// Errors  kUsage: the program has more than one thread already (says how many); kSpawnFailed; kFileIo: standard streams
-//         are missing and there is no /dev/null.
+// Forks the process of which workers will be copies. Call it first in main(), before threads, GPUs and Accelerators. A second
+// call, and a call in a worker, do nothing. Functions in libraries that are loaded later cannot be launched.
+// Errors  kUsage: the program has more than one thread (with their number); kSpawnFailed; kFileIo: standard streams are
+//         missing and there is no /dev/null.
 ACCEL_EXPORT void init_launcher(int argc, char** argv);
 
 // Runs `function` in num_processes processes on this machine's CPUs, on the loopback interface, at a free port.
 // Returns when all of them have ended without an error.
 // Errors  LaunchError: a rank failed, and the others were ended; or the program was asked to stop.
-//         kUsage: called in a worker, while an Accelerator or PartialState exists here, while another launch runs, or
-//         with too many threads (see above). kInvalidArgument: fewer than one process, an unknown name.
-//         kShimMissing, kSpawnFailed, kShimLost; kFileIo: no file can be made in $TMPDIR, or /tmp without one, or
-//         copies cannot begin in the folder that the program is in.
+//         kUsage: called in a worker, while an Accelerator or PartialState exists here, during another launch, or with too
+//         many threads (see above). kInvalidArgument: fewer than one process, an unknown name. kShimMissing, kSpawnFailed,
+//         kShimLost; kFileIo: no file can be made in $TMPDIR (or /tmp), or copies cannot start in the program's folder.
 ACCEL_EXPORT void debug_launcher(const LaunchFunction& function, int num_processes = 2);
 
 // The same with the machine's devices and with options. First writes to stdout, as Accelerate does, "Launching training on 2 CPUs."
@@ -147,7 +145,7 @@ ACCEL_EXPORT void debug_launcher(const LaunchFunction& function, int num_process
 ACCEL_EXPORT void notebook_launcher(const LaunchFunction& function,
                                     const NotebookLauncherOptions& options);
 
-// The same with arguments, of which each worker has a copy: function(args...).
+// The same with arguments: each worker calls function(args...) with its own copies.
 template <typename F, typename... Args>
 requires std::invocable<F&, Args&...>
 void notebook_launcher(F function,
@@ -158,9 +156,9 @@ void notebook_launcher(F function,
                     options);
 }
 
-// Makes `function` known under `name` to programs that are executed again as workers; before main(), in other words from
-// the constructor of an object at namespace scope, which ACCEL_LAUNCH_FUNCTION makes. Errors kInvalidArgument: the name
-// is taken or empty.
+// Registers `function` under `name` for programs that are executed again as workers. It must run before main(), from the
+// constructor of an object at namespace scope, which ACCEL_LAUNCH_FUNCTION makes. Errors kInvalidArgument: the name is taken
+// or empty.
 ACCEL_EXPORT void register_launch_function(std::string name, void (*function)());
 
 #define ACCEL_LAUNCH_FUNCTION(function)                                 \

@@ -1,20 +1,20 @@
-// LayerwiseCasting: weights kept in a small dtype, and computed with in a larger one.
+// LayerwiseCasting: stores weights in a small dtype and computes with them in a larger one.
 //
 //   accel::attach_layerwise_casting_hooks(
 //       *net, at::kFloat8_e4m3fn, at::kBFloat16, {.skip_modules_pattern = {"norm"}});
 //   net->forward(input.to(at::kBFloat16));  // any torch::nn code, unmodified
 //
-// It holds for linear and convolution layers, Accelerate's list: Linear, Conv1d to Conv3d,
-// ConvTranspose1d to 3d. Their parameters show compute_dtype from now on, and take memory in
-// storage_dtype, besides that of the two largest weights in compute_dtype. Each operator that reads
-// one gets the stored values, cast up. Nothing of the module is wrapped.
+// It applies to linear and convolution layers, as in Accelerate: Linear, Conv1d to Conv3d,
+// ConvTranspose1d to 3d. Their parameters report compute_dtype from then on. Memory holds them in
+// storage_dtype, and the two largest weights also in compute_dtype. An operator that reads a weight
+// gets the stored values, converted. The module is not wrapped.
 //
-// A weight that is written to (load_state_dict, an optimizer) is rounded to storage_dtype. Other
-// parameters and all buffers keep their dtype.
+// A write to a weight (load_state_dict, an optimizer) rounds it to storage_dtype. Other parameters
+// and all buffers keep their dtype.
 //
 // Threads:  the thread that owns the model; operators on any thread afterwards.
-// Cost:     a forward casts each weight once. Code that takes data_ptr() holds the weights
-//           meanwhile (accel/with_params.h).
+// Cost:     a forward casts each weight once. Code that uses data_ptr() must hold the weights
+//           (accel/with_params.h).
 // Source:   accelerate 1.15.0, big_modeling.py and hooks.py: LayerwiseCastingHook
 //           (tests/peer/module_tensors.py).
 #pragma once
@@ -33,16 +33,16 @@ class Module;
 namespace accel {
 
 struct LayerwiseCastingOptions {
-  // Regular expressions of ECMAScript, looked for in the names of modules: "norm" is found in
-  // "encoder.norm1". A module that is skipped is left alone with all below it.
+  // ECMAScript regular expressions, searched in the names of modules: "norm" matches
+  // "encoder.norm1". A match skips the module and all modules below it.
   std::vector<std::string> skip_modules_pattern = {};
-  // Classes, called as in accel/device_map.h.
+  // Names of module classes, as in accel/device_map.h.
   std::vector<std::string> skip_modules_classes = {};
 };
 
-// Errors  throws kInvalidArgument: a dtype that is no floating point type, a pattern that is no
-// regular expression; kUnsupported: a weight that is not in ordinary memory of the host, or paged
-// already (prepared, on disk, cast before). The model is unchanged then.
+// Errors  throws kInvalidArgument: not a floating-point dtype, not a regular expression;
+// kUnsupported: a weight that is not in ordinary host memory, or already paged (prepared, on disk,
+// cast before). The model is unchanged then.
 ACCEL_EXPORT void attach_layerwise_casting_hooks(torch::nn::Module& module,
                                                  c10::ScalarType storage_dtype,
                                                  c10::ScalarType compute_dtype,

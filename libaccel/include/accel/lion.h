@@ -1,11 +1,11 @@
-// Lion: steps of the sign of a momentum: one tensor of state.
+// Lion: an optimizer that steps by the sign of a momentum, with one tensor of state.
 //
 //   accel::Lion lion(net->parameters(), accel::LionOptions(1e-4).weight_decay(0.1));
 //
-// Its rate is a third to a tenth of AdamW's, its weight decay as much larger.
+// Use a learning rate three to ten times smaller than AdamW's, and a weight decay larger by the same factor.
 //
 // Threads:  the thread that trains.
-// Errors    the constructor throws kInvalidArgument for options that make no sense; step() kUnsupported for sparse gradients.
+// Errors    the constructor throws kInvalidArgument for invalid options; step() throws kUnsupported for sparse gradients.
 // Source:   Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2; the order of operations of its
 //           authors' PyTorch version. tests/peer/train_peer.py compares to the bit.
 #pragma once

@@ -10,12 +10,12 @@
 //     }
 //   }  // averaged once more; gradients are exchanged again
 //
-// Gradients stay on their rank while it lives. Parameters are averaged, buffers and the state of the optimizer are not. The
-// batch of a rank, the rate and the accumulation stay as they are.
+// During its lifetime ranks do not exchange gradients. Parameters are averaged; buffers and optimizer states are not. Batch size,
+// learning rate and accumulation do not change.
 //
 // Source:   accelerate.local_sgd.LocalSGD; arXiv:1805.09767.
 // Threads:  the thread that trains.
-// Cost:     one all-reduce for each parameter every local_sgd_steps calls, in place of those of the gradients in each step.
+// Cost:     one all-reduce for each parameter every local_sgd_steps calls, instead of an all-reduce of the gradients in each step.
 #pragma once
 
 #include <memory>
@@ -31,9 +31,9 @@ namespace accel {
 
 class ACCEL_EXPORT LocalSGD {
  public:
-  // local_sgd_steps: calls of step() from one average to the next, at least 1. enabled: false does nothing at all, and so do
-  // jobs of one process. The accelerator and the model must outlive it.
-  // Errors  throws kUnsupported for models that are divided, by FSDP or ZeRO; kInvalidArgument for a number below 1.
+  // local_sgd_steps: calls of step() from one average to the next, at least 1. With enabled = false, or one process, it has no
+  // effect. The accelerator and the model must outlive it.
+  // Errors  throws kUnsupported for models that FSDP or ZeRO divides; kInvalidArgument for a number below 1.
   template <typename Handle>
   LocalSGD(const Accelerator& accelerator,
            const Prepared<Handle>& model,
@@ -41,12 +41,12 @@ class ACCEL_EXPORT LocalSGD {
            bool enabled = true)
       : LocalSGD(accelerator, model->parameters(), *model.runtime(), local_sgd_steps, enabled) {}
 
-  // Averages, unless an exception is on its way: the other ranks may never come then. May throw as step() does.
+  // Averages. During an exception it does not, because the other ranks might never arrive. Throws as step() does.
   ~LocalSGD() noexcept(false);
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
 
-  // After each optimizer.step(); every call counts, in batches that accumulate too, as in Accelerate.
+  // Call it after each optimizer.step(). Every call counts, also while gradients accumulate, as in Accelerate.
   // Errors  throws what accel::reduce() throws.
   void step();
 

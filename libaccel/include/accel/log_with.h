@@ -18,7 +18,7 @@ class GeneralTracker;
 
 class LogWith {
  public:
-  // A name, or a tracker when there is one.
+  // A tracker, or its name if there is no tracker object.
   struct Choice {
     std::string name;
     std::shared_ptr<GeneralTracker> tracker;

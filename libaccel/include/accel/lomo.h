@@ -1,19 +1,19 @@
-// Lomo: optimizers that step in the backward, so that no gradient of all parameters is ever in memory.
+// Lomo: optimizers that step during the backward, so the gradients of all parameters are never in memory together.
 //
 //   accel::Lomo lomo(net->parameters(), accel::LomoOptions().clip_grad_norm(1.0));
 //   auto [model, optimizer] = accelerator.prepare(net, lomo);
 //   accelerator.backward(loss, {.learning_rate = 1e-3});   // steps; optimizer.step() and zero_grad() do nothing more
 //
-// Each parameter is stepped as soon as its gradient exists, and the gradient is freed. If all gradients must be known first, they
-// are collected, and the steps are at the end of the backward: with several ranks (the buckets of the exchange have them anyway)
-// and with fp16 (an overflow skips all steps). With clip_grad_norm one process makes two backwards, the first for the norm.
+// Each parameter is stepped as soon as its gradient exists, and the gradient is freed. With several ranks (the exchange has all
+// gradients in its buckets) and with fp16 (an overflow skips all steps) the gradients are collected, and the steps happen at the end of
+// the backward. With clip_grad_norm one process makes two backwards, the first for the norm.
 //
 //   Lomo       w -= lr g
-//   AdaLomo    Adafactor's factored second moment in place of Adam's, by rows and columns of a matrix
+//   AdaLomo    Adafactor's factored second moment instead of Adam's, by rows and columns of a matrix
 //
 // Threads:  the thread that trains; LibTorch's thread of the backward.
 // Cost:     Lomo has no state, AdaLomo rows + columns numbers for a matrix, n for a vector, in fp32.
-// Errors    constructors throw kInvalidArgument naming an option; step() of the optimizer itself kUnsupported.
+// Errors    constructors throw kInvalidArgument naming an option; step() of the original optimizer throws kUnsupported.
 // Source:   Lv et al. 2023, "Full Parameter Fine-tuning for Large Language Models with Limited Resources", and "AdaLomo"; names,
 //           defaults and formulas of the Python package lomo-optim 0.1.1. tests/peer/train_peer.py compares.
 #pragma once
@@ -31,12 +31,12 @@
 
 namespace accel {
 
-// What Accelerator::backward() asks of them.
+// The interface that Accelerator::backward() calls.
 class ACCEL_EXPORT BackwardOptimizer : public detail::CheckpointedOptimizer {
  public:
   using CheckpointedOptimizer::CheckpointedOptimizer;
 
-  // Another backward: its rate. Once for all parameters.
+  // Begins a backward with this learning rate. Called once for all parameters.
   virtual void begin(double learning_rate) = 0;
   // Steps one parameter by its gradient, and frees the gradient.
   virtual void step_parameter(at::Tensor& parameter) = 0;
@@ -50,7 +50,7 @@ class ACCEL_EXPORT BackwardOptimizer : public detail::CheckpointedOptimizer {
 struct ACCEL_EXPORT LomoOptions : torch::optim::OptimizerCloneableOptions<LomoOptions> {
   LomoOptions(double lr = 1e-3);  // NOLINT: implicit, as in LibTorch
   TORCH_ARG(double, lr) = 1e-3;   // that of the last backward
-  // Above 0, and one of them. With fp16 the norm is clipped to 1, unless it is set.
+  // Above 0; set only one of them. With fp16 the norm is clipped to 1 unless clip_grad_norm is set.
   TORCH_ARG(std::optional<double>, clip_grad_norm) = std::nullopt;
   TORCH_ARG(std::optional<double>, clip_grad_value) = std::nullopt;
   TORCH_ARG(double, weight_decay) = 0;
@@ -74,7 +74,7 @@ class ACCEL_EXPORT Lomo : public BackwardOptimizer {
   [[nodiscard]] std::optional<double> clip_grad_value() const override;
 };
 
-// Of AdaLomo; the names are those of its paper.
+// Options of AdaLomo, with the names of its paper.
 struct ACCEL_EXPORT AdaLomoOptions : torch::optim::OptimizerCloneableOptions<AdaLomoOptions> {
   AdaLomoOptions(double lr = 1e-3);  // NOLINT: implicit, as in LibTorch
   TORCH_ARG(double, lr) = 1e-3;
@@ -97,7 +97,7 @@ struct ACCEL_EXPORT AdaLomoState : torch::optim::OptimizerCloneableParamState<Ad
   TORCH_ARG(at::Tensor, exp_avg_sq_col);
 };
 
-// Steps whole tensors: Accelerator::backward() throws kUnsupported where a model is divided.
+// Needs whole tensors: Accelerator::backward() throws kUnsupported if a model is divided.
 class ACCEL_EXPORT AdaLomo : public BackwardOptimizer, public Stateful {
  public:
   explicit AdaLomo(const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -109,7 +109,7 @@ class ACCEL_EXPORT AdaLomo : public BackwardOptimizer, public Stateful {
   [[nodiscard]] std::optional<double> clip_grad_norm() const override;
   [[nodiscard]] std::optional<double> clip_grad_value() const override;
 
-  // By group and place in it.
+  // By group and position in the group.
   [[nodiscard]] StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

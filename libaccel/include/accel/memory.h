@@ -1,12 +1,12 @@
-// Memory: the largest batch that fits, and giving memory back.
+// Memory: find the largest batch that fits, and release memory.
 //
 //   accel::find_executable_batch_size([&](std::int64_t batch_size) {
 //     accelerator.free_memory();
-//     Net net;  // whatever takes memory is made in here
+//     Net net;  // construct everything that takes memory here
 //     ...
 //   }, {.starting_batch_size = 256})();
 //
-// The function runs with the starting size; each time that memory is short it runs again from its beginning with 0.9 of the
+// The function runs with the starting size. Each time that memory runs out, it runs again from its beginning with 0.9 of the
 // size, rounded down.
 //
 // Source:   accelerate.utils.memory.
@@ -24,19 +24,19 @@
 
 namespace accel {
 
-// Whether the exception reports a lack of memory: std::bad_alloc, c10::OutOfMemoryError, an accel::Error of kOutOfMemory, and the
-// texts that Accelerate looks for (" out of memory.", "DefaultCPUAllocator: can't allocate memory",
+// Whether the exception reports a lack of memory: std::bad_alloc, c10::OutOfMemoryError, an accel::Error of kOutOfMemory, and
+// Accelerate's list of texts (" out of memory.", "DefaultCPUAllocator: can't allocate memory",
 // "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.", ...).
 [[nodiscard]] ACCEL_EXPORT bool should_reduce_batch_size(const std::exception& error);
 
-// Gives what the heap has free back to the system. Cost: a walk over the heap.
+// Returns the free memory of the heap to the operating system. Cost: a walk over the heap.
 ACCEL_EXPORT void clear_device_cache() noexcept;
 
-// "512 bytes", "1.5 KB", "4.0 GB", ...: the largest unit of 1024 that leaves at least 1, two digits after the point at most. As
-// Accelerate writes it; the units of libaccel's own messages are KiB and MiB.
+// "512 bytes", "1.5 KB", "4.0 GB", ...: in Accelerate's format, with the largest unit (powers of 1024) that gives at least 1, and
+// at most two digits after the point. libaccel's own messages have KiB and MiB.
 [[nodiscard]] ACCEL_EXPORT std::string convert_bytes(std::int64_t size);
 
-// Lets go of objects that can be empty (tensors, modules, smart pointers, optionals) and of the memory that this sets free.
+// Empties objects that can be empty (tensors, modules, smart pointers, optionals) and releases the memory that this frees.
 template <typename... Objects>
 void release_memory(Objects&... objects) {
   const auto release = [](auto& object) {
@@ -52,7 +52,7 @@ void release_memory(Objects&... objects) {
 
 struct BatchSizeOptions {
   std::int64_t starting_batch_size = 128;
-  // The next size; called once each time that memory was short. Empty: 0.9 of the last one. Must be the same on all ranks.
+  // The next size; called once each time that memory ran out. Empty: 0.9 of the last size. Must be the same on all ranks.
   std::function<std::int64_t()> reduce_batch_size;
 };
 
@@ -66,9 +66,9 @@ class ACCEL_EXPORT BatchSizeSearch {
 
   // Throws kOutOfMemory at 0.
   [[nodiscard]] std::int64_t batch_size() const;
-  // Whether no rank was short of memory. A collective.
+  // Whether no rank ran out of memory. A collective.
   [[nodiscard]] bool fits_all_ranks() const;
-  // After an exception of this rank: tells the others, or throws the exception on when it is of another kind.
+  // After an exception of this rank: tells the other ranks, or rethrows the exception when it does not report a lack of memory.
   void hear(const std::exception& error) const;
   void reduce();
 
@@ -111,11 +111,11 @@ class WithBatchSize {
 
 }  // namespace detail
 
-// A callable that runs function(batch_size, args...) until it fits, and returns what it returns. The size that fitted is kept
-// for its next calls.
-// With several ranks all of them try again when one was short of memory and the others have finished the function. If the others
+// A callable that runs function(batch_size, args...) until the batch fits, and returns its result. The size that fitted is kept
+// for the next calls.
+// With several ranks all of them try again when one ran out of memory and the others have finished the function. If the others
 // were inside a collective, it fails on all ranks, and the error names the batch size.
-// Errors  throws kOutOfMemory "No executable batch size found, reached zero."; what the function throws for other reasons.
+// Errors  throws kOutOfMemory "No executable batch size found, reached zero."; the function's own exceptions for other reasons.
 template <typename Function>
 [[nodiscard]] detail::WithBatchSize<Function> find_executable_batch_size(
     Function function, BatchSizeOptions options = {}) {

@@ -1,10 +1,10 @@
-// MemoryUse: the bytes that a prepared model and its optimizer have on this rank, by what they are for.
+// MemoryUse: the bytes of a prepared model and its optimizer on this rank, by purpose.
 //
 //   const accel::MemoryUse use = accel::memory_use(model, optimizer);
 //   std::cout << use.parameters + use.gradients + use.optimizer;
 //
-// The bytes of tensors and units, not of the process: docs/guides/sharding.md has the formulas that they follow. What LibTorch keeps
-// beside them (activations, DDP's buckets without gradient_as_bucket_view) is not counted.
+// It counts tensors and units, not the process; docs/guides/sharding.md has the formulas. Other memory of LibTorch (activations, DDP's
+// buckets without gradient_as_bucket_view) is not counted.
 //
 // Threads:  the thread that trains.
 // Cost:     a walk over the parameters and the optimizer's state; no collective, no copy of values.
@@ -19,7 +19,7 @@
 
 namespace accel {
 
-// Bytes. Ranks of a node share one memory of parameters: each counts its own shards of it.
+// Bytes. Ranks of a node share the memory of the parameters; each rank counts its own shards.
 struct MemoryUse {
   std::int64_t parameters =
       0;                     // trained: this rank's shards where they are divided, else all of them
@@ -29,10 +29,10 @@ struct MemoryUse {
   std::int64_t optimizer =
       0;  // tensors of its state in memory, not those on disk; 0 before the first step
 
-  // Units in memory while they are used, with the shards of all ranks: FULL_SHARD over several nodes, else 0.
+  // Whole units in memory during their use, with the shards of all ranks: FULL_SHARD over several nodes, else 0.
   std::int64_t paged = 0;
   std::int64_t peak_paged = 0;
-  // Gradients of units that are being filled during a backward, and the most so far: where gradients are divided, else 0.
+  // Gradients of units that a backward is filling, and their maximum so far: if gradients are divided, else 0.
   std::int64_t filling = 0;
   std::int64_t peak_filling = 0;
 };
@@ -40,7 +40,7 @@ struct MemoryUse {
 namespace detail {
 
 [[nodiscard]] ACCEL_EXPORT MemoryUse memory_use(ModelRuntime& runtime);
-// Throws kUnsupported, naming the type, for an optimizer that is none of LibTorch's.
+// Throws kUnsupported, naming the type, for an optimizer that is not LibTorch's.
 [[nodiscard]] ACCEL_EXPORT std::int64_t optimizer_bytes(torch::optim::Optimizer& optimizer);
 
 }  // namespace detail
@@ -50,8 +50,8 @@ template <typename Handle>
   return detail::memory_use(*model.runtime());
 }
 
-// All parameters of the optimizer are counted, also those of other models. Throws kUnsupported, naming the type, for an
-// optimizer that is none of LibTorch's.
+// Counts all parameters of the optimizer, also those of other models. Throws kUnsupported, naming the type, for an optimizer that is
+// not LibTorch's.
 template <typename Handle>
 [[nodiscard]] MemoryUse memory_use(const Prepared<Handle>& model,
                                    const AcceleratedOptimizer& optimizer) {

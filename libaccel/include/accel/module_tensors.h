@@ -1,5 +1,5 @@
-// ModuleTensors: single parameters and buffers of a module by name: list them, give them values,
-// tie them.
+// ModuleTensors: lists single parameters and buffers of a module by name, sets their values, ties
+// them.
 //
 //   accel::set_module_tensor_to_device(*net, "head.weight", at::kCPU, {.value = weight});
 //   {
@@ -7,8 +7,8 @@
 //     look_at(net->first->weight.data_ptr<float>());
 //   }
 //
-// A tensor keeps its identity, because fields of the module hold it too: tied names change
-// together, and optimizers see it.
+// A tensor stays the same object, because fields of the module refer to it too. So tied names
+// change together, and optimizers see the change.
 //
 // Threads:  the thread that owns the model.
 // Source:   accelerate 1.15.0, utils/modeling.py (tests/peer/module_tensors.py).
@@ -37,45 +37,45 @@ namespace accel {
 
 struct ModuleTensorsOptions {
   bool include_buffers = true;
-  // Those of all modules below too.
+  // Also of all submodules.
   bool recurse = false;
-  // Without buffers that belong to no state_dict (accel/non_persistent_buffers.h).
+  // Without buffers that are not saved (accel/non_persistent_buffers.h).
   bool remove_non_persistent = false;
 };
 
-// Parameters, then buffers. One that has several names comes once, under its first.
+// Parameters, then buffers. A tensor with several names is listed once, under the first.
 [[nodiscard]] ACCEL_EXPORT std::vector<std::pair<std::string, at::Tensor>> named_module_tensors(
     const torch::nn::Module& module, const ModuleTensorsOptions& options = {});
 
 struct SetTensorOptions {
-  // Has to have the tensor's shape. It is taken without a copy where device and dtype fit.
+  // Must have the tensor's shape. If device and dtype match, it is used without a copy.
   at::Tensor value = {};
-  // Default: the tensor's own. Whole numbers keep theirs. Without a value it holds for at::kMeta
-  // alone.
+  // Default: the tensor's dtype. Integer tensors keep theirs. Without a value it applies only to
+  // at::kMeta.
   std::optional<at::ScalarType> dtype = {};
 };
 
-// Gives the parameter or buffer of that name a value, or moves it: to at::kMeta its memory goes, to
-// at::kCPU a weight on disk comes into memory. Errors  throws kInvalidArgument: no such name,
-// another shape, no value for one of the meta device; kUnsupported: a device that this build does
-// not have. Nothing is changed then.
+// Sets the value of a parameter or buffer, or moves it: at::kMeta frees its memory, at::kCPU loads
+// a weight on disk into memory. Errors  throws kInvalidArgument: no such name, another shape, no
+// value for a tensor on the meta device; kUnsupported: a device that this build does not have.
+// Nothing is changed then.
 ACCEL_EXPORT void set_module_tensor_to_device(torch::nn::Module& module,
                                               const std::string& tensor_name,
                                               const at::Device& device,
                                               const SetTensorOptions& options = {});
 
-// Lets all names of a group share the memory of the first that has any, for ties that
-// torch::nn::Module::clone() or loading by names broke. They share values alone: each name that is
-// another tensor keeps a gradient of its own. Groups are as find_tied_parameters() gives them.
+// Lets all names of a group share the memory of the first one that has memory. This repairs ties
+// that torch::nn::Module::clone() or loading by names broke. The names share only values: different
+// tensor objects keep separate gradients. find_tied_parameters() returns such groups.
 // Errors  throws kInvalidArgument: no such name, another shape or dtype; nothing is changed then.
 ACCEL_EXPORT void retie_parameters(torch::nn::Module& model,
                                    const std::vector<std::vector<std::string>>& tied_params);
 
-// While it lives, tensors are where align_module_device() has put them.
+// Keeps the weights of align_module_device() in memory during its lifetime.
 class ACCEL_EXPORT AlignedModule {
  public:
   AlignedModule() = default;  // changes nothing
-  // Puts them back. What was written to them is lost.
+  // Moves the weights back to disk. Changes to them are lost.
   ~AlignedModule();
   AlignedModule(AlignedModule&&) noexcept = default;
   AlignedModule& operator=(AlignedModule&&) = delete;
@@ -86,8 +86,8 @@ class ACCEL_EXPORT AlignedModule {
   std::vector<std::pair<at::Tensor, at::Tensor>> before_;  // a tensor, and its memory
 };
 
-// Brings the module's own weights on disk into memory, not those of modules below: for code that
-// takes addresses or writes. A module without such weights stays as it is. Errors  throws
+// Loads the module's own weights on disk into memory, without those of submodules: for code that
+// uses addresses or writes. A module without such weights is unchanged. Errors  throws
 // kUnsupported: a device other than the CPU.
 [[nodiscard]] ACCEL_EXPORT AlignedModule align_module_device(
     torch::nn::Module& module, const std::optional<at::Device>& execution_device = {});

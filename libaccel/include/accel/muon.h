@@ -1,14 +1,14 @@
-// Muon: steps of matrices along the orthogonal matrix nearest to their momentum.
+// Muon: an optimizer that steps a matrix along the orthogonal matrix nearest to its momentum.
 //
 //   accel::Muon muon(matrices, accel::MuonOptions(0.02).adjust_lr_fn("match_rms_adamw"));
 //
-// For the weights inside of a network; give embeddings, biases and the last layer to an AdamW of their own.
+// Use it for the hidden weights of a network; give embeddings, biases and the last layer to a separate AdamW.
 //
-// A step needs whole matrices. A divided model keeps them whole with shard_by_tensor = true of the FullyShardedDataParallelPlugin;
-// else prepare() throws kUnsupported, naming the class.
+// A step needs whole matrices. For a divided model set shard_by_tensor = true of the FullyShardedDataParallelPlugin. Otherwise
+// prepare() throws kUnsupported and names the class.
 // Threads:  the thread that trains.
 // Cost:     one tensor of state; a step multiplies matrices 3 * ns_steps times, in bf16.
-// Errors    the constructor throws kInvalidArgument for a parameter that is no matrix, and for options that make no sense; step()
+// Errors    the constructor throws kInvalidArgument for a parameter that is not a matrix, and for invalid options; step() throws
 //           kUnsupported for complex and sparse gradients.
 // Source:   Jordan et al. 2024; names, defaults and order of operations of torch.optim.Muon of PyTorch 2.11.
 //           tests/peer/train_peer.py compares.
@@ -37,7 +37,8 @@ struct ACCEL_EXPORT MuonOptions : torch::optim::OptimizerCloneableOptions<MuonOp
   TORCH_ARG(ns_coefficients_t, ns_coefficients) = std::make_tuple(3.4445, -4.7750, 2.0315);
   TORCH_ARG(double, eps) = 1e-7;          // the least norm that a matrix is divided by
   TORCH_ARG(std::int64_t, ns_steps) = 5;  // of the Newton-Schulz iteration, below 100
-  // A step of an A x B matrix is lr times: "original", the default, sqrt(max(1, A / B)); "match_rms_adamw", 0.2 sqrt(max(A, B)).
+  // Scales the step of an A x B matrix by lr times: "original" (the default) sqrt(max(1, A / B)); "match_rms_adamw"
+  // 0.2 sqrt(max(A, B)).
   TORCH_ARG(std::optional<std::string>, adjust_lr_fn) = std::nullopt;
 
  public:

@@ -1,9 +1,8 @@
-// NonPersistentBuffers: buffers of a module that belong to no state_dict, as register_buffer(persistent=False) makes them in
-// Python.
+// NonPersistentBuffers: marks buffers of a module that are not saved, like register_buffer(persistent=False) in Python.
 //
-// torch::nn saves every buffer. A module that derives from this class too names those that it computes itself: save_state(),
-// save_model(), get_state_dict() leave them out, and loading does not ask for them. Ranks still get the main process' values in
-// prepare(). Modules inside are asked for their own buffers.
+// torch::nn saves every buffer. A module that also derives from this class can exclude buffers that it computes itself. save_state(),
+// save_model() and get_state_dict() do not write them, and a load does not require them. prepare() still sends the main process's
+// values to all ranks. Each submodule decides for its own buffers.
 //
 //   struct Rotary : torch::nn::Module, accel::NonPersistentBuffers {
 //     bool is_persistent_buffer(const std::string& name) const override { return name != "inv_freq"; }
@@ -23,7 +22,7 @@ class ACCEL_EXPORT NonPersistentBuffers {
  public:
   virtual ~NonPersistentBuffers() = default;
 
-  // name: as it was registered, without the path of the module.
+  // name: the registered name, without the path of the module.
   [[nodiscard]] virtual bool is_persistent_buffer(const std::string& name) const = 0;
 
  protected:

@@ -7,10 +7,10 @@
 //                                         reduce kSum     [4, 6]    kMean [2, 3]    kMax [3, 4]
 //                                         broadcast       [1, 2]
 //
-// gather, reduce and broadcast first compare the tensors of the ranks, because Gloo ends the process from a thread of its own when
-// sizes differ. A mismatch throws kShapeMismatch on every rank with a table of all shapes. Without ACCELERATE_DEBUG_MODE=1 only a
-// fingerprint is exchanged, and the table when it differs. With it gather_object, broadcast_object_list and broadcast_object
-// compare the operation, the type of the objects and the sender too; numbers and values of objects may differ.
+// gather, reduce and broadcast first compare the tensors of the ranks, because Gloo ends the process from its own thread when
+// sizes differ. A mismatch throws kShapeMismatch on every rank with a table of all shapes. Without ACCELERATE_DEBUG_MODE=1 the
+// ranks exchange only a fingerprint, and the table if it differs. With it gather_object, broadcast_object_list and broadcast_object
+// also compare the operation, the type of the objects and the sender; numbers and values of objects may differ.
 //
 // Errors    kPeerLost and kProcessGroup from all of them, naming the operation; kNotInitialized after
 //           PartialState::reset() or destroy_process_group().
@@ -48,8 +48,8 @@ struct PadOptions {
 
 namespace detail {
 
-// One operation under way: its name for messages, and the group. Ends what the templates below
-// begin.
+// One operation in progress: its name for messages, and the group. The templates below
+// use it.
 class ACCEL_EXPORT CollectiveCall {
  public:
   explicit CollectiveCall(std::string_view operation);
@@ -57,7 +57,7 @@ class ACCEL_EXPORT CollectiveCall {
   CollectiveCall(const CollectiveCall&) = delete;
   CollectiveCall& operator=(const CollectiveCall&) = delete;
 
-  // Whether there is no other rank.
+  // Whether this is the only rank.
   [[nodiscard]] bool alone() const { return group_ == nullptr; }
 
   // Throws kShapeMismatch when the tensors' shapes or types, or the operations, differ between
@@ -98,7 +98,7 @@ class ACCEL_EXPORT CollectiveCall {
 }  // namespace detail
 
 // The tensors of all ranks, one after another along the first dimension, on every rank. 0-d tensors
-// become 1-d. All ranks must bring the same shape: see pad_across_processes().
+// become 1-d. All ranks must pass the same shape: see pad_across_processes().
 template <typename T>
 T gather(const T& data) {
   const detail::CollectiveCall call("gather");
@@ -107,8 +107,8 @@ T gather(const T& data) {
   return recursively_apply(data, [&](const at::Tensor& tensor) { return call.gather(tensor); });
 }
 
-// The mean (by default; Accelerator::reduce() sums by default), sum or maximum over the ranks, in new tensors; with kNone the
-// data itself, and no rank waits.
+// The mean (the default; Accelerator::reduce() sums by default), sum or maximum over the ranks, in new tensors. With kNone it
+// returns the data itself, and no rank waits.
 // Errors  kInvalidArgument for the mean of integers.
 template <typename T>
 T reduce(const T& data, Reduction reduction = Reduction::kMean) {
@@ -119,7 +119,7 @@ T reduce(const T& data, Reduction reduction = Reduction::kMean) {
       data, [&](const at::Tensor& tensor) { return call.reduce(tensor, reduction); });
 }
 
-// The values of one rank. The tensors of the other ranks are overwritten, and returned.
+// The values of one rank, on all ranks. The tensors of the other ranks are overwritten and returned.
 // Errors  kInvalidArgument when there is no such rank.
 template <typename T>
 T broadcast(const T& data, int from_process = 0) {
@@ -130,7 +130,7 @@ T broadcast(const T& data, int from_process = 0) {
       data, [&](const at::Tensor& tensor) { return call.broadcast(tensor, from_process); });
 }
 
-// Every tensor as long in options.dim as the longest of all ranks.
+// Pads every tensor in options.dim to the length of the longest one of all ranks.
 // Errors  kShapeMismatch on every rank when the number of dimensions differs.
 template <typename T>
 T pad_across_processes(const T& data, const PadOptions& options = {}) {
@@ -154,7 +154,7 @@ std::vector<T> gather_object(const std::vector<T>& objects) {
   return gathered;
 }
 
-// Replaces the objects of all ranks by those of one; the lists may differ in length before.
+// Replaces the objects of all ranks by the objects of one rank; the lists may differ in length before.
 template <typename T>
 void broadcast_object_list(std::vector<T>& objects, int from_process = 0) {
   const detail::CollectiveCall call("broadcast_object_list");
@@ -164,15 +164,15 @@ void broadcast_object_list(std::vector<T>& objects, int from_process = 0) {
   objects = decode_object<std::vector<T>>(call.broadcast_bytes(bytes, from_process));
 }
 
-// A tensor that one rank has and the others have not, on all of them; they need to know neither its shape nor its type.
-// Errors  kInvalidArgument, on every rank, unless exactly one rank brings a tensor.
+// Copies a tensor of one rank to all ranks; the other ranks need to know neither its shape nor its type.
+// Errors  kInvalidArgument, on every rank, unless exactly one rank passes a tensor.
 ACCEL_EXPORT at::Tensor copy_tensor_to_devices(
     const std::optional<at::Tensor>& tensor = std::nullopt);
 
 // PartialState::wait_for_everyone().
 ACCEL_EXPORT void wait_for_everyone();
 
-// A single object of one rank on all of them.
+// Copies one object of one rank to all ranks.
 template <typename T>
 T broadcast_object(const T& object, int from_process = 0) {
   std::vector<T> objects{object};

@@ -37,14 +37,14 @@ class StepGate;
 class Training;
 }  // namespace detail
 
-// How the steps in the backward went (step_in_backward of the plugins).
+// Counts steps in the backward (step_in_backward of the plugins).
 struct BackwardSteps {
   std::int64_t kept = 0;  // what was stepped in the backward was right
   std::int64_t undone =
       0;  // it was not, as when gradients were clipped, and was stepped anew or skipped
 };
 
-// An optimizer as prepare() hands it back: it steps when an accumulation is complete.
+// A prepared optimizer: it steps when an accumulation is complete.
 class ACCEL_EXPORT AcceleratedOptimizer {
  public:
   // scaler: nullptr unless gradients are scaled (fp16). Throws kInvalidArgument for a null
@@ -52,31 +52,31 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   explicit AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                 std::shared_ptr<GradScaler> scaler = nullptr);
 
-  // Steps, unless gradients are still being accumulated or one of them was not finite (fp16). Nothing for an optimizer that
+  // Steps, unless gradients are still being accumulated or one of them was not finite (fp16). Does nothing for an optimizer that
   // steps in the backward (accel/lomo.h).
   void step() const;
-  // The closure is called by the optimizer and returns the loss, which is passed on; an undefined
-  // tensor when there was no step. Throws kInvalidArgument with a scaler: it cannot see inside the
+  // The optimizer calls the closure, which returns the loss. Returns the loss, or an undefined tensor
+  // if there was no step. Throws kInvalidArgument with a scaler, because it cannot see inside the
   // closure.
   at::Tensor step(std::function<at::Tensor()> closure) const;
 
   // Clears the gradients, unless they are still being accumulated. set_to_none releases their
-  // memory. On several ranks the wrapped optimizer's own zero_grad(false) throws where
-  // gradients are views of c10d::Reducer's buckets, which it cannot clear.
+  // memory. On several ranks zero_grad(false) of the original optimizer throws if gradients are
+  // views of c10d::Reducer's buckets, which it cannot clear.
   void zero_grad(bool set_to_none = true) const;
 
-  // Sets the mode of an optimizer that has two, as the schedule-free ones do (accel/train_eval.h); of others it does nothing. On
-  // a divided model every rank calls it.
+  // Sets the mode of an optimizer with two modes, such as the schedule-free ones (accel/train_eval.h). For other optimizers it does
+  // nothing. With a divided model every rank must call it.
   void train() const;
   void eval() const;
 
-  // Lets step() without a closure run LibTorch's fused kernels, as fused=True does in Python: one pass over the memory
-  // in place of one for each operation, and one call for each unit of a sharded model. State, options and checkpoints
-  // stay as they are. Not the default, for the kernels round in another way than torch::optim: results differ in the
-  // last places. Throws kUnsupported, naming the type, for an optimizer that is none of SGD, Adam and AdamW.
+  // Lets step() without a closure run LibTorch's fused kernels, like fused=True in Python: one pass over the memory
+  // instead of one for each operation, and one call for each unit of a sharded model. State, options and checkpoints
+  // do not change. It is not the default, because the kernels round differently from torch::optim: results differ in
+  // the last digits. Throws kUnsupported, naming the type, for optimizers other than SGD, Adam and AdamW.
   void use_fused_kernels(bool on = true) const;
 
-  // Whether the last step at a sync was left out because a gradient was not finite.
+  // Whether the last step at a sync was skipped because a gradient was not finite.
   [[nodiscard]] bool step_was_skipped() const noexcept;
 
   [[nodiscard]] BackwardSteps backward_steps() const noexcept;
@@ -91,23 +91,23 @@ class ACCEL_EXPORT AcceleratedOptimizer {
   friend class detail::Preparation;
   friend class detail::Training;
   struct Shared;
-  // The optimizer's state is divided over the ranks: the gate surrounds its steps.
+  // For a state that is divided over the ranks: the gate surrounds the steps.
   void set_gate(std::shared_ptr<detail::StepGate> gate) const;
   [[nodiscard]] const std::shared_ptr<detail::StepGate>& gate() const noexcept;
-  // States lie in a file without a name in this folder, and come into memory for the step, part by part. Throws kUnsupported for
-  // an optimizer whose states cannot be taken apart, kFileIo for a folder in which no file can be made.
+  // Keeps states in a file without a name in this folder, and loads them part by part for the step. Throws kUnsupported for an
+  // optimizer whose states cannot be separated, kFileIo if no file can be made in the folder.
   void keep_state_in(const std::string& folder) const;
-  // Steps each parameter in the backward, as its gradient lands, and lets step() find out whether that was right. The result is to
-  // be called with a parameter and its gradient; it holds nothing. Requires: keep_state_in().
+  // Steps each parameter in the backward, when its gradient is complete, and lets step() check whether this was right. Call the result
+  // with a parameter and its gradient; it owns nothing. Requires: keep_state_in().
   using OnGradient = std::function<void(const at::Tensor& parameter, const at::Tensor& gradient)>;
   [[nodiscard]] OnGradient step_in_backward() const;
-  // Where loads put states; nullptr: into memory.
+  // Where loads store states; nullptr: in memory.
   [[nodiscard]] StatePlaces* state_places() const noexcept;
   // Steps clip the norm of the gradients of all groups together to max_norm.
   void set_clipping(double max_norm) const;
-  // Steps an optimizer that has stepped in no backward (accel/lomo.h), by the gradients of all, which go. max_norm: to clip to.
+  // Steps an optimizer of accel/lomo.h after the backward, with all gradients, and frees them. max_norm: the norm to clip to.
   void step_behind_backward(double learning_rate, std::optional<double> max_norm) const;
-  // fp16: divides the gradients by the scale, once per step, and lets all ranks know whether any is not finite.
+  // fp16: divides the gradients by the scale, once per step, and tells all ranks whether any is not finite.
   void unscale() const;
 
   std::shared_ptr<Shared> shared_;
@@ -118,18 +118,18 @@ struct AcceleratedSchedulerOptions {
   bool split_batches = false;       // true: one step per batch, whatever the number of processes
 };
 
-// Steps the schedule as often as batches were consumed by all processes: num_processes times per
-// optimizer step. That is what keeps schedules written for one process unchanged; with
-// split_batches the global batch stays the same, and so does the count. A schedule that follows
-// measurements (ReduceLROnPlateau) steps once for each.
+// Steps the schedule once for each batch of all processes: num_processes times per optimizer step.
+// So schedules for one process work unchanged. With split_batches the global batch stays the same,
+// and so does the count. A schedule that follows a metric (ReduceLROnPlateau) steps once for each
+// metric.
 class ACCEL_EXPORT AcceleratedScheduler final : public Stateful {
  public:
-  // optimizers: those whose skipped steps hold the schedule back.
+  // optimizers: if one of them skips its step, the schedule does not step.
   AcceleratedScheduler(std::shared_ptr<Scheduler> scheduler,
                        std::vector<AcceleratedOptimizer> optimizers,
                        AcceleratedSchedulerOptions options = {});
 
-  // Steps, unless gradients are still being accumulated, an optimizer's step was skipped, or the
+  // Steps, unless gradients are still being accumulated, an optimizer skipped its step, or the
   // schedule is at its end.
   void step() const;
   void step(double metric) const;

@@ -8,8 +8,8 @@
 //   both                     dp_replicate_size copies, each divided over dp_shard_size processes: HYBRID_SHARD
 //
 // The product of the sizes is the number of processes. libaccel divides neither operators nor sequences: an Accelerator refuses
-// tp_size, cp_size and sp_size above 1. They are here for what a file or an environment says, and for the loaders of programs
-// that divide so themselves (accel/device_mesh.h).
+// tp_size, cp_size and sp_size above 1. These fields exist to read files and environments, and for the loaders of programs
+// that divide operators or sequences themselves (accel/device_mesh.h).
 //
 // Threads:  a value; pure functions.
 // Source:   docs/guides/sharding.md, "Several axes".
@@ -27,7 +27,7 @@
 namespace accel {
 
 struct ACCEL_EXPORT ParallelismConfig {
-  // Each: processes along the axis, 1 or more. Not set: PARALLELISM_CONFIG_DP_REPLICATE_SIZE and its like, else 1.
+  // Each: the number of processes along the axis, 1 or more. Not set: PARALLELISM_CONFIG_DP_REPLICATE_SIZE etc., else 1.
   std::optional<int> dp_replicate_size;   // copies of the model
   std::optional<int> dp_shard_size;       // that divide a copy
   std::optional<int> tp_size;             // that divide each operator
@@ -36,11 +36,11 @@ struct ACCEL_EXPORT ParallelismConfig {
   std::optional<int> sp_size;             // that divide each sequence, outside of attention
   std::optional<std::string> sp_backend;  // "deepspeed", which is the default
 
-  // The same with everything set, from the variables where it was not. Throws kInvalidArgument naming a size below 1, another
-  // backend, and sizes that exclude each other; kEnvInvalid naming a variable that is no such number.
+  // The same with everything set; fields that were not set come from the variables. Throws kInvalidArgument, naming the field: a
+  // size below 1, another backend, sizes that exclude each other; kEnvInvalid, naming the variable: it is not such a number.
   [[nodiscard]] ParallelismConfig resolved(const EnvLookup& env = process_env()) const;
 
-  // What follows counts a size that is not set as 1.
+  // The functions below count a size that is not set as 1.
 
   [[nodiscard]] bool dp_replicate_enabled() const noexcept { return dp_replicate_size > 1; }
   [[nodiscard]] bool dp_shard_enabled() const noexcept { return dp_shard_size > 1; }
@@ -48,7 +48,7 @@ struct ACCEL_EXPORT ParallelismConfig {
   [[nodiscard]] bool cp_enabled() const noexcept { return cp_size > 1; }
   [[nodiscard]] bool sp_enabled() const noexcept { return sp_size > 1; }
 
-  // The product of the sizes; the largest number of its type where it would be larger.
+  // The product of the sizes; the largest number of the type if the product is larger.
   [[nodiscard]] std::int64_t total_size() const noexcept;
   [[nodiscard]] std::int64_t data_parallel_size() const noexcept;
   [[nodiscard]] std::int64_t non_data_parallel_size() const noexcept;
@@ -66,13 +66,13 @@ struct ACCEL_EXPORT ParallelismConfig {
   // ... and all of them.
   [[nodiscard]] std::vector<std::string> active_mesh_dims() const;
 
-  // The grid of the axes above 1, with the place of one process; not set where there are none. Throws kInvalidArgument for a
-  // process that is not in it.
+  // The grid of the axes above 1, with the place of one process; not set if there are no such axes. Throws kInvalidArgument for a
+  // process outside the grid.
   [[nodiscard]] std::optional<DeviceMesh> build_device_mesh(int process_index) const;
 
-  // The fields above as an object of JSON.
+  // The fields above as a JSON object.
   [[nodiscard]] std::string to_json() const;
-  // As total_size() is multiplied: "dp_replicate_size 2 x dp_shard_size 4", without those of 1; "1" where all are.
+  // The factors of total_size(): "dp_replicate_size 2 x dp_shard_size 4", without sizes of 1; "1" if all sizes are 1.
   [[nodiscard]] std::string to_string() const;
 
   friend bool operator==(const ParallelismConfig&, const ParallelismConfig&) = default;

@@ -2,7 +2,7 @@
 //
 // Autocast makes LibTorch run matrix products and convolutions in a 16-bit type and keep the rest
 // in fp32. GradScaler multiplies the loss so that small fp16 gradients do not vanish, divides the
-// gradients before the optimizer sees them, and leaves a step out when one of them is not finite.
+// gradients before the optimizer sees them, and skips a step when one of them is not finite.
 //
 //   per optimizer   ready --unscale--> unscaled --step--> stepped --update--> ready
 //                                      unscaled --forget--> ready
@@ -60,7 +60,7 @@ struct GradScalerKwargs {
   std::int64_t growth_interval = 2000;  // in steps
   bool enabled = true;                  // false: scale() and step() pass through
 
-  // Of DeepSpeed's loss scaler (deepspeed/runtime/fp16/loss_scaler.py); so they change nothing.
+  // From DeepSpeed's loss scaler (deepspeed/runtime/fp16/loss_scaler.py); these defaults change nothing.
   bool dynamic = true;  // false: the scale stays; a step with an overflow is left out all the same
   double min_scale = 0.0;  // no overflow brings the scale below
   std::int64_t hysteresis =
@@ -76,7 +76,7 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // growth_interval > 0, min_scale >= 0, hysteresis >= 1 and all are finite.
   explicit GradScaler(GradScalerKwargs options = {}, c10::Device device = c10::Device(c10::kCPU));
 
-  // loss * scale. The scale is that of all gradients until the next call: what update() changes meanwhile, after the step of
+  // loss * scale. All gradients until the next call have this scale: a change by update() meanwhile, after the step of
   // another optimizer, does not count for them.
   [[nodiscard]] at::Tensor scale(const at::Tensor& loss);
 
@@ -85,12 +85,12 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // gradients (keep the parameters in fp32).
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  // As unscale_, but does nothing when the optimizer's gradients are unscaled already. Returns
-  // whether it did it.
+  // As unscale_(), but does nothing when the optimizer's gradients are already unscaled. Returns
+  // whether it unscaled them.
   bool ensure_unscaled(torch::optim::Optimizer& optimizer);
 
-  // Lets `combine` replace what unscale_() found, a 0-d float that is not 0 when a gradient was not
-  // finite, by what all ranks found: they have different gradients when these are sharded.
+  // The finding of unscale_() is a 0-d float, not 0 when a gradient was not finite. `combine` replaces
+  // it by the finding of all ranks, whose gradients differ when gradients are sharded.
   // Requires: unscale_() was called.
   void combine_overflow(const torch::optim::Optimizer& optimizer,
                         const std::function<void(at::Tensor&)>& combine);
@@ -101,12 +101,12 @@ class ACCEL_EXPORT GradScaler final : public Stateful {
   // As above, with `update` in place of optimizer.step().
   bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& update);
 
-  // Adapts the scale to what the steps since the last update() found, or, when nothing was stepped,
-  // to what unscale_() found. Throws kInvalidArgument when there was neither.
+  // Adapts the scale to the findings of the steps since the last update(), or, without a step,
+  // of unscale_(). Throws kInvalidArgument when there was neither.
   void update();
 
-  // Drops what was recorded for an optimizer: its gradients were cleared, or the backward of the next scale() will add to
-  // them. Those that are still there get the scale that it will use, if they were unscaled or have another one. Cost: then one
+  // Drops the record of an optimizer: its gradients were cleared, or the backward of the next scale() will add to them.
+  // Gradients that still exist get the scale of that next call, if they were unscaled or have another scale. Cost: then one
   // pass over them.
   void forget(torch::optim::Optimizer& optimizer);
 

@@ -1,9 +1,9 @@
 // Prepared: the model that Accelerator::prepare() returns. Call it like the model itself.
 //
-// A forward of it does what the job needs. With several ranks it sends the buffers of rank 0 to the others and prepares the reducer
-// for the backward. With mixed precision it runs under autocast and converts 16-bit outputs to fp32.
+// With several ranks a forward sends the buffers of rank 0 to the others and prepares the reducer for the backward. With mixed
+// precision it runs under autocast and converts 16-bit outputs to fp32.
 //
-//   model(x), model.forward(x)   do all of this
+//   model(x), model.forward(x)   do all this
 //   model->forward(x)            operator-> gives the module itself: its members and methods. The gradients of such a forward are
 //                                averaged over the ranks, too. The buffers of rank 0 are sent at the end of the backward, and
 //                                every trained parameter needs a gradient. With find_unused_parameters or static_graph
@@ -11,8 +11,8 @@
 //                                its forwards are of this kind, unless the program calls accelerator.autocast(). Shards
 //                                (accel/fsdp.h) are reduced in each backward, also within no_sync().
 //
-// LibTorch has no 16-bit LSTM kernel on some CPUs. There the forward throws kUnsupported with a remedy; a forward by operator->
-// throws oneDNN's own message.
+// LibTorch has no 16-bit LSTM kernel on some CPUs. There the forward throws kUnsupported with a remedy; model->forward(x) throws
+// oneDNN's own message.
 //
 // Handle: the type that was prepared, a torch::nn::ModuleHolder or a std::shared_ptr to a module.
 //
@@ -57,7 +57,7 @@ class ACCEL_EXPORT ForwardScope {
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 
-  // The tensor that the module gets in place of `argument`; it lives as long as this object. nullptr: `argument` itself.
+  // The tensor that the module gets in place of `argument`; valid as long as this object. nullptr: `argument` itself.
   [[nodiscard]] at::Tensor* replacement(const at::Tensor& argument);
   // Whether finish() needs the outputs. If not, it may be called without any.
   [[nodiscard]] bool wants_outputs() const noexcept;
@@ -74,7 +74,7 @@ class ACCEL_EXPORT ForwardScope {
   std::deque<at::Tensor> replacements_;
 };
 
-// The argument for the module. For arguments with named tensors (ExportedInputs) it is a copy, a value in place of a reference.
+// The argument for the module. For arguments with named tensors (ExportedInputs) it is a copy, not a reference.
 template <typename T>
 decltype(auto) argument_of(ForwardScope& scope, std::remove_reference_t<T>& argument) {
   const auto replaced = [&scope](const at::Tensor& tensor) {
@@ -163,8 +163,8 @@ class Prepared {
   std::shared_ptr<detail::ModelRuntime> runtime_;
 };
 
-// The handle that was prepared, as unwrap(); a model that was not prepared is returned as it is. prepare() puts no module into
-// another: mixed precision and the exchange of gradients belong to Prepared. So nothing else has to be unwrapped.
+// The handle that was prepared, as unwrap(); a model that was not prepared is returned unchanged. prepare() wraps no module in
+// another module: Prepared does mixed precision and the exchange of gradients. So there is nothing else to unwrap.
 template <typename Handle>
 [[nodiscard]] Handle extract_model_from_parallel(const Prepared<Handle>& model) {
   return model.unwrap();

@@ -1,4 +1,4 @@
-// ProfileKwargs: what a profiler records, and when (accel/profiler.h). With the names of HF Accelerate.
+// ProfileKwargs: the options of a profiler (accel/profiler.h), with the names of HF Accelerate.
 //
 //   accel::Accelerator accelerator({.profile = {.record_shapes = true, .output_trace_dir = "trace"}});
 #pragma once
@@ -12,8 +12,8 @@ namespace accel {
 
 class Profiler;
 
-// Which steps are recorded. After skip_first steps come cycles: for `wait` steps nothing is done, in `warmup` steps the profiler
-// is made ready and what it sees is thrown away, `active` steps are recorded. Steps are counted by Profiler::step().
+// Which steps are recorded. After skip_first steps the cycles begin. In a cycle the profiler is off for `wait` steps, records and
+// discards `warmup` steps, and records `active` steps. Profiler::step() counts steps.
 struct ProfileSchedule {
   int wait = 0;
   int warmup = 0;
@@ -23,11 +23,11 @@ struct ProfileSchedule {
 };
 
 struct ProfileKwargs {
-  // "cpu", and "cuda", "xpu", "mtia", "hpu" where this process has such devices ("cuda" is known everywhere, and left out with a
-  // warning where there is none). Not set: all that there are.
+  // "cpu", and "cuda", "xpu", "mtia", "hpu" if this process has such devices ("cuda" is always accepted, and skipped with a warning
+  // without such a device). Not set: all that exist.
   std::optional<std::vector<std::string>> activities;
   std::optional<ProfileSchedule> schedule_option;  // not set: everything, from beginning to end
-  // Called at the end of each cycle of the schedule, and without one at the end, on the thread of the profiler.
+  // Called at the end of each cycle of the schedule, or without a schedule at the end, on the thread of the profiler.
   std::function<void(Profiler&)> on_trace_ready;
   bool record_shapes =
       false;  // of the operators' inputs; for key_averages({.group_by_input_shape = true})
@@ -36,7 +36,7 @@ struct ProfileKwargs {
   bool with_flops =
       false;  // of convolutions, products of matrices, mul and add. Records shapes, too
   bool with_modules = false;  // the modules of TorchScript around each operator
-  // At the end the trace becomes the file profile_<process_index>.json here; the folder is made. Not set: no file.
+  // The folder for the trace, profile_<process_index>.json; it is created if needed. Not set: no file.
   std::optional<std::string> output_trace_dir;
 };
 

@@ -5,8 +5,8 @@
 //   epoch 3:  45%|####5     | 45/100 [00:01<00:02, 30.00it/s, loss=0.12]
 //
 // On a terminal the line is repainted in place, as wide as the terminal. Elsewhere (a file, a pipe)
-// a plain line is written every plain_interval and at the end. Both go to stderr. The loop pays one
-// look at the clock for each element.
+// a plain line is written every plain_interval and at the end. Both go to stderr. The loop reads the
+// clock once for each element.
 //
 // Threads:  one thread at a time.
 #pragma once
@@ -70,7 +70,7 @@ class ProgressRange {
   ProgressRange(Range&& range, ProgressOptions options)
       : range_(std::forward<Range>(range)), bar_(with_total(range_, std::move(options))) {}
 
-  // Moves the bar when it moves itself.
+  // Its increment moves the bar.
   class Iterator {
    public:
     using Inner = decltype(std::begin(std::declval<std::remove_reference_t<Range>&>()));
@@ -99,7 +99,7 @@ class ProgressRange {
   Iterator begin() { return Iterator(std::begin(range_), &bar_); }
   auto end() { return std::end(range_); }
 
-  // As those of ProgressBar.
+  // As the functions of ProgressBar.
   void set_postfix(std::string text) { bar_.set_postfix(std::move(text)); }
   void set_description(std::string text) { bar_.set_description(std::move(text)); }
 
@@ -118,7 +118,7 @@ class ProgressRange {
   ProgressBar bar_;
 };
 
-// Iterates `range` and shows how far it is. Counts an element when its turn of the loop is over.
+// Iterates `range` and shows the progress. An element counts when the body of the loop has ended for it.
 template <typename Range>
 ProgressRange<Range> progress(Range&& range, ProgressOptions options = {}) {
   return ProgressRange<Range>(std::forward<Range>(range), std::move(options));

@@ -32,14 +32,13 @@ ACCEL_EXPORT void set_seed(std::uint64_t seed, const SeedOptions& options = {});
 // ("torch_cuda_manual_seed.0", ...), for a checkpoint.
 ACCEL_EXPORT StateDict rng_state();
 
-// Restores them. States of GPUs that are not visible are left out.
+// Restores them. States of GPUs that are not visible are ignored.
 // Errors  kCheckpointMismatch when the CPU's state is missing or a state has the wrong size.
 ACCEL_EXPORT void set_rng_state(const StateDict& state);
 
-// Gives every rank the state that rank 0 has, for each of the generators. kGenerator means
-// `generator`. Errors  kInvalidArgument for kGenerator without one, kUnsupported for a device that
-// is not there, and
-//         those of broadcast().
+// Gives every rank the state of rank 0, for each of the generators. kGenerator means `generator`.
+// Errors  kInvalidArgument for kGenerator without one, kUnsupported for a missing device, and the
+//         errors of broadcast().
 ACCEL_EXPORT void synchronize_rng_states(
     const std::vector<RNGType>& types,
     const std::optional<at::Generator>& generator = std::nullopt);

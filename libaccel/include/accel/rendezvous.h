@@ -25,11 +25,11 @@
 
 namespace accel {
 
-// A key-value store, as the launcher has one, that this process hosts until the object goes.
+// A key-value store like the launcher's. This process hosts it until the object is destroyed.
 class ACCEL_EXPORT Rendezvous {
  public:
-  // Listens on `host`, a name or an address of this machine; empty: on all of its addresses, and ranks find it by the machine's
-  // name. Errors  kInvalidArgument: no address of this machine; kProcessGroup: the system refused. Cost: a port and a thread.
+  // Listens on `host`, a name or an address of this machine. Empty: on all of its addresses; ranks then use the machine's name.
+  // Errors  kInvalidArgument: not an address of this machine; kProcessGroup: the system refused. Cost: a port and a thread.
   explicit Rendezvous(const std::string& host = {});
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
@@ -52,8 +52,8 @@ struct RankPlacement {
   int local_world_size = 1;  // their number
 };
 
-// The identity of this process among those that meet there. Errors  kInvalidArgument: not such an address (for one rank it may be
-// empty), or ranks that do not fit.
+// The identity of this process among the ranks of this rendezvous. Errors  kInvalidArgument: not an address of a rendezvous (for one
+// rank it may be empty), or inconsistent ranks.
 ACCEL_EXPORT WorkerIdentity identity_at(const std::string& address, const RankPlacement& placement);
 
 }  // namespace accel

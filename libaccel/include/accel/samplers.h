@@ -1,13 +1,13 @@
 // Samplers: the order in which one pass visits the elements of a dataset.
 //
-// A pass is fixed when it begins: begin_pass() draws what random numbers it needs and returns the
-// whole order as something that can be asked for any position. So a rank finds its own batches by
-// arithmetic, and going on in the middle of a pass skips numbers, not data.
+// A pass is fixed at its start: begin_pass() draws the random numbers that it needs and returns the
+// whole order, with access to any position. So a rank finds its own batches by arithmetic, and a
+// resumed pass skips indices, not data.
 //
 //   Sampler --IndexOrder--> BatchSampler --BatchList--> BatchSamplerShard --BatchList--> DataLoader
 //
-// RandomSampler yields the order of torch.utils.data.RandomSampler (torch.randperm) for a generator
-// in the same state; SeedableRandomSampler yields that of HF Accelerate's. PermutationSampler computes an order of its own, without
+// RandomSampler gives the order of torch.utils.data.RandomSampler (torch.randperm) for a generator
+// in the same state. SeedableRandomSampler gives the order of HF Accelerate's. PermutationSampler computes another random order without
 // drawing it.
 //
 // Threads:  the samplers are not synchronised; any thread may read an IndexOrder.
@@ -55,7 +55,7 @@ class ACCEL_EXPORT IndexOrder {
   std::shared_ptr<const Permutation> permutation_;
 };
 
-// Decides the order of the elements. Derive from it for an order of your own.
+// Decides the order of the elements. Derive from it for your own order.
 class ACCEL_EXPORT Sampler : public Stateful {
  public:
   // Fixes the next pass.
@@ -64,9 +64,9 @@ class ACCEL_EXPORT Sampler : public Stateful {
   virtual void end_pass() {}
   // Indices of one pass.
   [[nodiscard]] virtual std::int64_t size() const = 0;
-  // Numbers the next pass; only an order that depends on the epoch cares.
+  // Sets the number of the next pass; it only matters for an order that depends on the epoch.
   virtual void set_epoch(std::int64_t /*epoch*/) {}
-  // In a pass: what is needed to begin it again with the same order. Between passes: the next one.
+  // During a pass: the state that begins it again with the same order. Between passes: the state of the next one.
   [[nodiscard]] StateDict state_dict() const override { return {}; }
   void load_state_dict(const StateDict& /*state*/) override {}
 };
@@ -88,9 +88,9 @@ struct RandomSamplerOptions {
   at::Generator generator;                  // undefined: a seed from torch's default one, each pass
 };
 
-// A random order: torch.randperm, as often as num_samples needs, or draws with replacement.
+// A random order: torch.randperm, repeated until num_samples are drawn, or draws with replacement.
 //
-// Errors  kInvalidArgument when num_samples (or the number of elements) is not positive.
+// Errors  kInvalidArgument if num_samples (or the number of elements) is not positive.
 class ACCEL_EXPORT RandomSampler : public Sampler {
  public:
   explicit RandomSampler(std::int64_t num_elements, RandomSamplerOptions options = {});
@@ -98,7 +98,7 @@ class ACCEL_EXPORT RandomSampler : public Sampler {
   [[nodiscard]] IndexOrder begin_pass() override;
   void end_pass() override;
   [[nodiscard]] std::int64_t size() const override;
-  // With a generator of its own: "generator", its bytes from before the pass. Else "seed", in a
+  // With its own generator: "generator", its bytes from before the pass. Otherwise "seed", during a
   // pass.
   [[nodiscard]] StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
@@ -119,8 +119,8 @@ class ACCEL_EXPORT RandomSampler : public Sampler {
   std::optional<std::int64_t> seed_to_repeat_;  // loaded; used by the next pass
 };
 
-// A random order that depends on nothing but a seed and the epoch: a pass is drawn from a generator
-// seeded with epoch + initial seed, and the epoch advances after each full pass.
+// A random order that depends only on a seed and the epoch. A pass is drawn from a generator with
+// the seed epoch + initial seed. The epoch advances after each full pass.
 class ACCEL_EXPORT SeedableRandomSampler : public RandomSampler {
  public:
   // seed: not set means torch's initial seed, as manual_seed() or set_seed() left it.
@@ -145,12 +145,12 @@ class ACCEL_EXPORT SeedableRandomSampler : public RandomSampler {
   std::int64_t epoch_ = 0;
 };
 
-// Every element once, in a random order that depends on a seed and the epoch alone and is computed position by position: a pass
-// begins at once, anywhere, whatever the number of elements, and takes no memory. For data sets of millions of small samples.
+// Every element once, in a random order that depends only on a seed and the epoch. The order is computed for each position, so a pass
+// begins at once at any position, with any number of elements, and takes no memory. For data sets of millions of small samples.
 // Prepared loaders use rank 0's seed on every rank.
 //
 // Cost:     about 30 ns for an index.
-// Errors    kInvalidArgument when num_elements is not positive.
+// Errors    kInvalidArgument if num_elements is not positive.
 class ACCEL_EXPORT PermutationSampler : public Sampler {
  public:
   // seed: not set means torch's initial seed, as manual_seed() or set_seed() left it.

@@ -1,4 +1,4 @@
-// SaveOnDisk: activations lie on a disk between forward and backward.
+// SaveOnDisk: keeps activations on a disk between forward and backward.
 //
 //   accel::SaveOnDisk disk({.folder = "/nvme"});
 //   for (const auto& batch : loader) {
@@ -10,24 +10,23 @@
 //     accelerator.backward(loss);
 //   }
 //
-// It is torch.autograd.graph.save_on_cpu() with a disk in place of host memory. What operators save for the backward within the
-// scope goes to a file without a name: it is written while the forward goes on, leaves memory when nobody else holds it, and is
-// read ahead while the backward computes, the last tensor first. The bits are the same. Parameters stay where they are, and so does
-// what is smaller than `min_bytes`. What several operators save, or views of, is written once.
+// It is torch.autograd.graph.save_on_cpu() with a disk instead of host memory. Tensors that operators save for the backward inside the
+// scope go to a file without a name. They are written while the forward continues, and leave memory when nothing else uses them. They
+// are read ahead during the backward, the last tensor first. The bits are the same. Parameters, and tensors smaller than `min_bytes`,
+// stay in memory. A tensor that several operators save, also as views, is written once.
 //
-// The file has room for one forward and is used again by the next one. It is gone with the object and its last graph, also when the
+// The file has room for one forward, and the next forward reuses it. It is deleted with the object and its last graph, also if the
 // process dies.
 //
-// Parts (accel/activation_checkpoint.h) within the scope keep their inputs in it: then only these go to the disk. Units of
-// `activation_checkpointing` keep theirs in memory.
+// With parts (accel/activation_checkpoint.h) inside the scope only their inputs go to the disk. Units of `activation_checkpointing`
+// keep their inputs in memory.
 //
-// As without it, the backward throws when a tensor that was saved is changed in place before; memory that is changed past autograd
-// (data()) has the values of before or after.
+// As usual the backward throws if a saved tensor was changed in place. If memory is changed without autograd (data()), the backward
+// reads the old or the new values.
 //
-// Threads:  one scope at a time on a thread; an object serves one thread. A thread of its own reads and writes.
-// Cost:     as much of the disk as the forward saves; a pass over what is saved, on the object's thread. When tensors come faster
-//           than the disk takes them, or are needed faster than it gives them, operators wait. A graph that is retained has
-//           in memory what its first backward has read.
+// Threads:  one scope at a time on a thread; an object serves one thread. A separate thread reads and writes.
+// Cost:     disk space for the saved tensors; one pass over them on the object's thread. If the disk is slower than the forward or the
+//           backward, operators wait. A retained graph keeps in memory what its first backward has read.
 // Source:   save_on_cpu of torch/autograd/graph.py of PyTorch 2.11; tests/unit/libaccel/placement/save_on_disk_test.cc.
 #pragma once
 
@@ -43,17 +42,17 @@ class DiskStore;
 }
 
 struct SaveOnDiskOptions {
-  // Where the file lies; it has to be there, and on a disk: a folder in memory (tmpfs) saves nothing.
+  // The folder of the file. It must exist, and be on a disk: a folder in memory (tmpfs) saves nothing.
   std::filesystem::path folder;
-  // Bytes of the memory that a tensor lies in; what is smaller stays there.
+  // Tensors whose memory has fewer bytes stay in memory.
   std::int64_t min_bytes = std::int64_t{64} << 10;
-  // On their way to the disk, and read ahead: half of it each.
+  // Half for tensors on their way to the disk, half for those read ahead.
   std::int64_t max_bytes_in_memory = std::int64_t{256} << 20;
 };
 
 class ACCEL_EXPORT SaveOnDisk {
  public:
-  // While it lives, what its thread saves goes to the disk.
+  // During its lifetime saved tensors of its thread go to the disk.
   class ACCEL_EXPORT Scope {
    public:
     ~Scope();
@@ -74,11 +73,11 @@ class ACCEL_EXPORT SaveOnDisk {
   SaveOnDisk(const SaveOnDisk&) = delete;
   SaveOnDisk& operator=(const SaveOnDisk&) = delete;
 
-  // Operators within it throw kDiskFull, with the bytes that are free, when the disk has no room for what they save; kFileIo when
-  // it does not take it. Throws kUnsupported: another library has replaced autograd's engine, as LibTorch's Python does.
+  // Inside it, operators throw kDiskFull with the free bytes if the disk is full, and kFileIo if a write fails. Throws kUnsupported:
+  // another library has replaced autograd's engine, as LibTorch's Python does.
   [[nodiscard]] Scope scope();
 
-  // Waits until all that was saved is on the disk. Throws kFileIo.
+  // Waits until all saved tensors are on the disk. Throws kFileIo.
   void wait_until_written();
 
   struct Statistics {

@@ -1,4 +1,4 @@
-// ScheduleFree: AdamW and SGD without a schedule of the learning rate, because they average the weights.
+// ScheduleFree: AdamW and SGD that average the weights and need no learning-rate schedule.
 //
 //   accel::AdamWScheduleFree adamw(net->parameters(), accel::AdamWScheduleFreeOptions(2.5e-3).warmup_steps(100));
 //   auto [model, optimizer, loader] = accelerator.prepare(net, adamw, data_loader);
@@ -9,12 +9,12 @@
 // They have two sets of weights: x, the average, for evaluation, and z, the result of plain steps. The parameters hold x after
 // eval(), and after train() the point between them, y = beta x + (1 - beta) z, where gradients are taken.
 //
-// Make checkpoints (save_state) in train mode, because a change of mode rounds the parameters. One made in eval mode holds x and
-// the mode.
+// Make checkpoints (save_state) in train mode, because a change of mode rounds the parameters. A checkpoint of eval mode contains x
+// and the mode.
 // Threads:  the thread that trains.
-// Cost:     AdamW as torch's, with z in place of the mean; SGD one tensor as large as the parameters. train() and eval(): a pass
-//           over them.
-// Errors    step() throws kInvalidArgument in eval mode, which is the mode at first. Of sparse gradients kUnsupported.
+// Cost:     AdamW takes as much memory as torch's, with z instead of the mean; SGD one tensor as large as the parameters. train() and
+//           eval(): one pass over the parameters.
+// Errors    step() throws kInvalidArgument in eval mode, which is the initial mode, and kUnsupported for sparse gradients.
 // Source:   Defazio et al. 2024, "The Road Less Scheduled"; formulas, names and defaults of the Python package schedulefree 1.4.1
 //           (foreach = False). tests/peer/train_peer.py compares to the bit.
 #pragma once
@@ -31,7 +31,7 @@
 
 namespace accel {
 
-// What both count, by group. Part of checkpoints.
+// The progress of both optimizers, for each group. Part of checkpoints.
 struct ScheduleFreeProgress {
   std::int64_t k = 0;       // steps
   bool train_mode = false;  // what the parameters hold
@@ -68,7 +68,7 @@ struct ACCEL_EXPORT AdamWScheduleFreeState
 
 class ACCEL_EXPORT AdamWScheduleFree : public detail::CheckpointedOptimizer, public TrainEval {
  public:
-  // Throws kInvalidArgument naming an option that makes no sense.
+  // Throws kInvalidArgument naming an invalid option.
   explicit AdamWScheduleFree(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                              AdamWScheduleFreeOptions defaults = {});
   explicit AdamWScheduleFree(std::vector<at::Tensor> parameters,
@@ -79,7 +79,7 @@ class ACCEL_EXPORT AdamWScheduleFree : public detail::CheckpointedOptimizer, pub
   void eval() override;
 };
 
-// Of SGDScheduleFree; the names are those of the package schedulefree.
+// Options of SGDScheduleFree, with the names of the package schedulefree.
 struct ACCEL_EXPORT SGDScheduleFreeOptions
     : torch::optim::OptimizerCloneableOptions<SGDScheduleFreeOptions> {
   SGDScheduleFreeOptions(double lr = 1.0);  // NOLINT: implicit, as in LibTorch

@@ -1,10 +1,9 @@
 // Schedulers: learning rates as a function of the number of steps.
 //
-// A scheduler belongs to one torch::optim::Optimizer and writes the lr of its parameter groups;
-// group g starts from base lr g, the lr that the group had when the scheduler was made.
-// Constructing a scheduler sets the rate of step 0; each step() moves on by one. Schedulers know
-// nothing of accumulation or of ranks: AcceleratedScheduler (accel/optim.h) decides when to step
-// them.
+// A scheduler belongs to one torch::optim::Optimizer and writes the lr of its parameter groups.
+// Group g starts from base lr g, its lr at the construction of the scheduler. The constructor sets
+// the rate of step 0; each step() advances by one. Schedulers ignore accumulation and ranks:
+// AcceleratedScheduler (accel/optim.h) decides when to step them.
 //
 // Threads:  the thread that trains.
 // Source:   torch.optim.lr_scheduler and the schedules of HF transformers; numbers compared with
@@ -25,8 +24,8 @@ class Optimizer;
 
 namespace accel {
 
-// What Accelerator::prepare() needs of a scheduler. A schedule of your own derives from
-// LRScheduler, or from this one when it has no optimizer.
+// The interface that Accelerator::prepare() needs. Derive your own schedule from LRScheduler, or from
+// this class if it has no optimizer.
 class ACCEL_EXPORT Scheduler : public Stateful {
  public:
   virtual void step() = 0;
@@ -34,11 +33,11 @@ class ACCEL_EXPORT Scheduler : public Stateful {
   virtual void step(double /*metric*/) { step(); }
   // Counts a step without moving (GradientAccumulationPlugin::adjust_scheduler).
   virtual void count_step() {}
-  // Whether its steps stand for batches, of which N processes read N at a time; false: for measurements.
+  // true: a step means a batch, and N processes read N batches at a time; false: a step means a metric.
   [[nodiscard]] virtual bool counts_batches() const { return true; }
-  // False when the schedule has reached its last step.
+  // False if the schedule has reached its last step.
   [[nodiscard]] virtual bool may_step() const { return true; }
-  // The rates set last, one per parameter group; empty when there are none.
+  // The last rates, one per parameter group; empty if there are none.
   [[nodiscard]] virtual std::vector<double> get_last_lr() const { return {}; }
   // The optimizer whose rates it writes, or nullptr.
   [[nodiscard]] virtual torch::optim::Optimizer* optimizer() const { return nullptr; }
@@ -60,19 +59,19 @@ class ACCEL_EXPORT LRScheduler : public Scheduler {
 
   [[nodiscard]] const std::vector<double>& base_lrs() const noexcept { return base_lrs_; }
   [[nodiscard]] std::int64_t last_epoch() const noexcept { return last_epoch_; }
-  // Calls of step(), the one of the constructor included.
+  // Calls of step(), including the one of the constructor.
   [[nodiscard]] std::int64_t step_count() const noexcept { return step_count_; }
 
   [[nodiscard]] StateDict state_dict() const override;
-  // Also sets the loaded rates in the optimizer. Throws kCheckpointMismatch when the number of
-  // groups differs.
+  // Also sets the loaded rates in the optimizer. Throws kCheckpointMismatch if the number of groups
+  // differs.
   void load_state_dict(const StateDict& state) override;
 
  protected:
   // The optimizer must outlive the scheduler (or be followed with rebind()).
   explicit LRScheduler(torch::optim::Optimizer& optimizer);
 
-  // The rate of each group at last_epoch(). current: the rates that are set now.
+  // The rate of each group at last_epoch(). current: the present rates.
   [[nodiscard]] virtual std::vector<double> rates(const std::vector<double>& current) = 0;
 
   // Does the step of the constructor; the most derived class calls it last in its own.
@@ -90,14 +89,14 @@ class ACCEL_EXPORT LRScheduler : public Scheduler {
   std::int64_t step_count_ = 0;
 };
 
-// A factor of the base lr for a step, 0 being the first.
+// The factor of the base lr for a step; the first step is 0.
 using LrFactor = std::function<double(std::int64_t step)>;
 
 // rate = base lr * factor(step).
 class ACCEL_EXPORT LambdaLR final : public LRScheduler {
  public:
   LambdaLR(torch::optim::Optimizer& optimizer, LrFactor factor);
-  // One factor per group; kInvalidArgument when the numbers differ.
+  // One factor per group; kInvalidArgument if the numbers differ.
   LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrFactor> factors);
 
  private:
@@ -136,15 +135,15 @@ struct DeepSpeedWarmupOptions {
   std::int64_t total_num_steps = 0;      // of WarmupDecayLR alone: where the rate reaches 0
 };
 
-// DeepSpeed's WarmupLR: from warmup_min_lr to warmup_max_lr, then constant; base lrs do not count. The first step of the
-// optimizer has warmup_min_lr, and so has the second: as in DeepSpeed, step() sets the rate of iteration 0 first.
+// DeepSpeed's WarmupLR: from warmup_min_lr to warmup_max_lr, then constant; base lrs are ignored. The first two steps of the
+// optimizer have warmup_min_lr, because as in DeepSpeed step() first sets the rate of iteration 0.
 // Source: deepspeed/runtime/lr_schedules.py. Throws kInvalidArgument for rates that are not finite.
 class ACCEL_EXPORT WarmupLR : public LRScheduler {
  public:
   explicit WarmupLR(torch::optim::Optimizer& optimizer, DeepSpeedWarmupOptions options = {});
 
  protected:
-  // Of warmup_max_lr above warmup_min_lr, at and after warmup_num_steps. iteration: from 0.
+  // The factor of warmup_max_lr - warmup_min_lr, at and after warmup_num_steps. iteration: from 0.
   [[nodiscard]] virtual double share_after_warmup(std::int64_t /*iteration*/) const { return 1.0; }
   [[nodiscard]] const DeepSpeedWarmupOptions& options() const noexcept { return options_; }
 
@@ -175,8 +174,8 @@ struct OneCycleOptions {
   bool three_phase = false;
 };
 
-// Up to max_lr and down again, once (arXiv:1708.07120). Throws kInvalidArgument for options that
-// make no cycle and when stepped past total_steps.
+// Up to max_lr and down again, once (arXiv:1708.07120). Throws kInvalidArgument for options without a
+// valid cycle, and for a step after total_steps.
 class ACCEL_EXPORT OneCycleLR final : public LRScheduler {
  public:
   OneCycleLR(torch::optim::Optimizer& optimizer, OneCycleOptions options);
@@ -199,8 +198,8 @@ struct PlateauOptions {
   double eps = 1e-8;  // smaller changes of the rate are not made
 };
 
-// Lowers the rate when a metric stops improving; use step(metric), step() throws kInvalidArgument. Prepared, a metric counts
-// once, whatever the number of processes. Requires: the same metric on every rank (gather or reduce it), or their rates differ.
+// Lowers the rate when a metric stops improving. Call step(metric); step() throws kInvalidArgument. A prepared scheduler counts a
+// metric once, with any number of processes. Requires: the same metric on every rank (gather or reduce it), or their rates differ.
 class ACCEL_EXPORT ReduceLROnPlateau final : public LRScheduler {
  public:
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options = {});
@@ -254,7 +253,7 @@ struct WarmupStableDecayOptions {
   double num_cycles = 0.5;    // of a cosine decay
 };
 
-// The factors of the schedules of the package transformers with these names.
+// The factors of the schedules with these names in the package transformers.
 ACCEL_EXPORT LrFactor constant_with_warmup(std::int64_t num_warmup_steps);
 ACCEL_EXPORT LrFactor linear_with_warmup(WarmupOptions options);
 ACCEL_EXPORT LrFactor cosine_with_warmup(CosineOptions options);

@@ -1,7 +1,7 @@
-// SeesParameters: the parameters of prepared models that an object reads while a checkpoint is made or loaded.
+// SeesParameters: names the parameters of prepared models that an object reads during a save or a load.
 //
-// With a mixed precision policy no rank has the parameters in full precision. They are gathered for an object's state_dict() and
-// load_state_dict(): all of them, unless the object names those that it needs.
+// With a mixed precision policy no rank has the parameters in full precision. libaccel gathers them for an object's state_dict() and
+// load_state_dict(): all of them, unless the object names the ones that it needs.
 //
 //   struct Head : accel::Stateful, accel::SeesParameters {
 //     std::vector<at::Tensor> parameters_seen() const override { return {head->weight}; }
@@ -9,8 +9,8 @@
 //   };
 //
 // Threads:  the thread that trains.
-// Cost:     nothing for an object that names no parameter; otherwise the units of its parameters, whole, on the calling ranks: the
-//           one that writes while a checkpoint is made, all while one is read.
+// Cost:     nothing for an object that names no parameter; otherwise the whole units of its parameters: during a save on the writing
+//           rank, during a load on all ranks.
 #pragma once
 
 #include <vector>
@@ -21,14 +21,14 @@
 
 namespace accel {
 
-// For objects that are given to register_for_checkpointing().
+// For objects of register_for_checkpointing().
 class ACCEL_EXPORT SeesParameters {
  public:
   virtual ~SeesParameters() = default;
-  // Parameters that the object's state_dict() reads, or its load_state_dict() reads or writes to; the same on every rank.
-  // Others have their few bits meanwhile. Frozen parameters and buffers have full precision in any case. A tensor that is no
-  // parameter and no buffer of a prepared model, such as a view or a detached one, is an error on all ranks, kInvalidArgument:
-  // it would not get full precision. Asked only where a prepared model has a mixed precision policy, and no hook sees them all.
+  // Returns the parameters that state_dict() reads and that load_state_dict() reads or writes to; the same on every rank. Other
+  // parameters keep their 16 bits. Frozen parameters and buffers always have full precision. A tensor that is neither a parameter
+  // nor a buffer of a prepared model, such as a view or a detached copy, is kInvalidArgument on all ranks, because it would not
+  // get full precision. Called only if a prepared model has a mixed precision policy and no hook reads all parameters.
   [[nodiscard]] virtual std::vector<at::Tensor> parameters_seen() const = 0;
 };
 

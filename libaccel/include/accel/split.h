@@ -2,7 +2,7 @@
 //
 // The first (length mod W) of W processes get one element more: 17 elements over 4 give 5, 4, 4, 4.
 // Without padding, processes beyond the length get nothing; with apply_padding every process gets
-// as many as the first one, the missing ones being the last element of the list again.
+// as many as the first one: the last element of the list is repeated.
 //
 // Threads:  pure functions.
 #pragma once

@@ -1,12 +1,12 @@
 // State: the rank of this process, its group, and their settings.
 //
-// Three handles on state that exists once per process. The first handle sets the state up; later ones refer to the same:
+// Three handles to state that exists once per process. The first handle sets the state up; later handles refer to the same state:
 //
 //   PartialState      ranks, device, process group; joins the group from the environment contract
 //   AcceleratorState  the same plus the mixed precision
-//   GradientState     gradient accumulation, and where the active data loader stands
+//   GradientState     gradient accumulation, and the position of the active data loader
 //
-// After reset() every handle that is still around throws kNotInitialized.
+// After reset() every remaining handle throws kNotInitialized.
 //
 // Threads:  set-up and reset on one thread; the getters on any. Collectives (wait_for_everyone and what
 //           is built on it) from one thread at a time, in the same order on every rank.
@@ -41,15 +41,15 @@ namespace detail {
 class ProcessState;
 }
 
-// How the process group is formed; names as those of torch.distributed.init_process_group. Times are above 0, 24 days at most.
+// How the process group is formed, with the names of torch.distributed.init_process_group. Times are above 0, 24 days at most.
 struct InitProcessGroupKwargs {
   // Empty: "shm" for the ranks of one node, "two_level" over several, "gloo" with a warning if they cannot share memory. "shm" or
-  // "gloo": that one or an error.
+  // "gloo": this backend or an error.
   std::string backend;
   std::chrono::milliseconds timeout{30 * 60 *
                                     1000};  // of one collective; lower it to see hangs sooner
   std::chrono::milliseconds store_timeout{5 * 60 * 1000};  // for all ranks to appear at MASTER_ADDR
-  // The identity of this process and the meeting point, in place of the environment, for ranks without a launcher of accel
+  // The identity of this process and the rendezvous, instead of the environment, for ranks without a launcher of accel
   // (accel/rendezvous.h). A later state with another identity throws kInvalidArgument.
   std::optional<WorkerIdentity> identity;
 };
@@ -59,12 +59,12 @@ struct PartialStateOptions {
   InitProcessGroupKwargs init_process_group;
 };
 
-// Keeps the other ranks waiting until the block of the one that goes first has ended.
+// Lets one rank run a block first; the other ranks wait for its end.
 class ACCEL_EXPORT TurnGuard {
  public:
   explicit TurnGuard(bool goes_first);
-  // Lets the others go on; throws kPeerLost or kProcessGroup when that fails. Left by an exception
-  // it does nothing: the ranks that wait learn of it when this process ends.
+  // Releases the other ranks; throws kPeerLost or kProcessGroup if that fails. During an exception it
+  // does nothing: the waiting ranks notice the end of this process.
   ~TurnGuard() noexcept(false);
   TurnGuard(const TurnGuard&) = delete;
   TurnGuard& operator=(const TurnGuard&) = delete;
@@ -76,17 +76,16 @@ class ACCEL_EXPORT TurnGuard {
 
 class ACCEL_EXPORT PartialState {
  public:
-  // Reads the environment contract (RANK, WORLD_SIZE, MASTER_ADDR, ... or MPI's variables), unless the options have an identity,
-  // and joins the process group; from then on SIGPIPE is ignored, as in Python, unless the program has a
-  // handler for it: writing to a dead rank is an error that says so, not the end of this process.
-  // `options` only matter for the first one. Errors  kEnvInvalid,
-  // kStoreUnreachable, kProcessGroup, kUnsupported (a device or backend that this
-  //         build lacks); every rank gets one within store_timeout.
+  // Reads the environment contract (RANK, WORLD_SIZE, MASTER_ADDR, ... or MPI's variables), unless the options have an identity, and
+  // joins the process group. From then on SIGPIPE is ignored, as in Python, unless the program has a handler. So a write to a dead
+  // rank is an error and does not end this process. `options` only matter for the first state.
+  // Errors  kEnvInvalid, kStoreUnreachable, kProcessGroup, kUnsupported (a device or backend that this build lacks); every rank gets an
+  //         error within store_timeout.
   explicit PartialState(const PartialStateOptions& options = {});
 
-  // Whether it has been set up in this process, and not reset since.
+  // Whether the state is set up in this process.
   [[nodiscard]] static bool initialized() noexcept;
-  // Leaves the process group and forgets everything, GradientState and AcceleratorState included.
+  // Leaves the process group and resets everything, also GradientState and AcceleratorState.
   static void reset();
 
   [[nodiscard]] int process_index() const;
@@ -115,14 +114,14 @@ class ACCEL_EXPORT PartialState {
   // Leaves the group; collectives throw kNotInitialized from then on.
   void destroy_process_group();
 
-  // The block after it runs on the (local) main process first, then on all others:
+  // The block after it runs first on the (local) main process, then on all others:
   //   { auto turn = state.main_process_first(); download(); }
   [[nodiscard]] TurnGuard main_process_first() const { return TurnGuard(is_main_process()); }
   [[nodiscard]] TurnGuard local_main_process_first() const {
     return TurnGuard(is_local_main_process());
   }
 
-  // Calls fn() at once where the name says, and nowhere else. Returns its result as an optional.
+  // Calls fn() at once, only on the process in the name. Returns its result as an optional.
   template <typename F>
   auto on_main_process(F&& fn) const {
     return call_if(is_main_process(), std::forward<F>(fn));
@@ -144,13 +143,13 @@ class ACCEL_EXPORT PartialState {
     return call_if(local_process_index() == local_index || !use_distributed(), std::forward<F>(fn));
   }
 
-  // This rank's part of a vector, a tensor (rows) or a map of them; split.h has the rule.
+  // This rank's part of a vector, a tensor (rows) or a map of these; split.h has the rule.
   template <typename T>
   [[nodiscard]] T split_between_processes(const T& inputs, const SplitOptions& options = {}) const {
     return split_for_process(inputs, num_processes(), process_index(), options);
   }
 
-  // Writes the values, separated by spaces, and a newline to stdout on each node's main process.
+  // Writes the values, separated by spaces, and a newline to stdout, on each node's main process.
   template <typename... Args>
   void print(const Args&... args) const {
     if (!is_local_main_process()) return;
@@ -190,13 +189,13 @@ struct AcceleratorStateOptions {
 
 class ACCEL_EXPORT AcceleratorState : public PartialState {
  public:
-  // Sets PartialState up too. Errors as there, and kInvalidArgument when the state exists with
-  // another precision or a device other than the CPU that `cpu` asks for; kUnsupported for fp8.
+  // Also sets up PartialState. Errors as there, and kInvalidArgument if the state exists with another
+  // precision, or with a GPU although `cpu` is set; kUnsupported for fp8.
   explicit AcceleratorState(const AcceleratorStateOptions& options = {});
 
-  // Whether it has been set up in this process, and not reset since.
+  // Whether the state is set up in this process.
   [[nodiscard]] static bool initialized() noexcept;
-  // Forgets the precision only; PartialState::reset() forgets everything.
+  // Resets only the precision; PartialState::reset() resets everything.
   static void reset();
 
   [[nodiscard]] PrecisionType mixed_precision() const;
@@ -218,15 +217,15 @@ struct GradientAccumulationPlugin {
                          const GradientAccumulationPlugin&) = default;
 };
 
-// What GradientState asks of a data loader that is being iterated.
+// The interface of an active data loader for GradientState.
 class ACCEL_EXPORT ActiveDataLoader {
  public:
   virtual ~ActiveDataLoader() = default;
-  // Whether its last batch is out.
+  // Whether it has yielded its last batch.
   [[nodiscard]] virtual bool end_of_dataloader() const = 0;
   // Samples of the last global batch that are not padding; 0: all of them; -1: length unknown.
   [[nodiscard]] virtual std::int64_t remainder() const = 0;
-  // Of this rank's last batch those; not set where remainder() tells.
+  // The same for this rank's last batch; not set if remainder() is known.
   [[nodiscard]] virtual std::optional<std::int64_t> own_remainder() const { return std::nullopt; }
 };
 
@@ -235,7 +234,7 @@ class ACCEL_EXPORT GradientState {
   GradientState();
   explicit GradientState(const GradientAccumulationPlugin& plugin);
 
-  // Whether it has been set up in this process, and not reset since.
+  // Whether the state is set up in this process.
   [[nodiscard]] static bool initialized() noexcept;
   static void reset();
 
@@ -248,15 +247,15 @@ class ACCEL_EXPORT GradientState {
   [[nodiscard]] bool sync_gradients() const;
   void set_sync_gradients(bool sync) const;
 
-  // The innermost loader that is being iterated, or nullptr.
+  // The innermost active loader, or nullptr.
   [[nodiscard]] const ActiveDataLoader* active_dataloader() const;
   [[nodiscard]] bool in_dataloader() const { return active_dataloader() != nullptr; }
-  // Of the active loader; false and -1 outside of any.
+  // Values of the active loader; false and -1 without one.
   [[nodiscard]] bool end_of_dataloader() const;
   [[nodiscard]] std::int64_t remainder() const;
 
   // A loader calls these around each pass; it must remove itself before it is destroyed. Nested
-  // passes form a stack. Removing one that is not there does nothing.
+  // passes form a stack. Removing an unknown loader does nothing.
   void add_dataloader(const ActiveDataLoader* loader) const;
   void remove_dataloader(const ActiveDataLoader* loader) const;
 

@@ -6,8 +6,8 @@
 //
 // A part is a range of the elements of a tensor. The parts of all ranks (of one replica, under HYBRID_SHARD) make the whole.
 //
-// Memory:   with a plugin (FSDP, ZeRO) FULL is copies, for every strategy. Otherwise it is the memory of the model and its
-//           optimizer, which the next step changes: clone what you keep. Do not write to it.
+// Memory:   with a plugin (FSDP, ZeRO) FULL holds copies, for every strategy. Otherwise it is the memory of the model and its
+//           optimizer, which the next step changes: clone tensors that you keep. Do not write to it.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ namespace accel {
 struct StateTensor {
   at::Tensor values;                // whole: in its shape; else [n], the elements from `begin` on
   std::vector<std::int64_t> shape;  // of the whole tensor
-  // Of the whole tensor: elements are counted in the order of its memory. That is row-major order but for layouts such as
-  // channels_last.
+  // A range in the whole tensor: elements are counted in the order of its memory. That is row-major order, except for layouts
+  // such as channels_last.
   std::vector<std::int64_t> strides;
   std::int64_t begin = 0;
   bool is_whole = true;
@@ -33,11 +33,11 @@ struct StateTensor {
 
 struct StateView {
   StateDictType type = StateDictType::kFull;
-  // By the names of the model; fields of an optimizer as <parameter>.<field>. LOCAL: the shard of unit k as unit_<k>, of an
-  // optimizer unit_<k>.<field>, zeros where there is no parameter; what is not divided by its name.
+  // By the names of the model; fields of an optimizer as <parameter>.<field>. LOCAL: the shard of unit k is unit_<k>, for an
+  // optimizer unit_<k>.<field>, with zeros where there is no parameter; undivided tensors have their own names.
   std::map<std::string, StateTensor> tensors;
-  // Of an optimizer: its type, its numbers and its parameter groups, as in optimizer.json of a checkpoint. Empty where
-  // `tensors` is empty because another rank has all.
+  // For an optimizer: its type, its numbers and its parameter groups, as in optimizer.json of a checkpoint. Empty if `tensors` is
+  // empty because another rank has everything.
   std::string json;
 };
 

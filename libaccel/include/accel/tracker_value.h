@@ -1,4 +1,4 @@
-// TrackerValue: a value for an experiment tracker, a tree of JSON's kinds.
+// TrackerValue: a value for an experiment tracker, with the types of JSON.
 //
 //   accelerator.log({{"loss", 0.5}, {"epoch", 3}, {"note", "warm-up is over"}}, step);
 //   accelerator.log({{"losses", accel::TrackerDict{{"train", 0.5}, {"eval", 0.6}}}}, step);
@@ -30,7 +30,7 @@ namespace accel {
 class TrackerValue;
 using TrackerList = std::vector<TrackerValue>;
 
-// Names and values, in the order given. A name stands once: the last one wins in trackers that keep a table.
+// Names and values, in the given order. Use a name only once: in trackers with a table the last value wins.
 class ACCEL_EXPORT TrackerDict {
  public:
   using Item = std::pair<std::string, TrackerValue>;
@@ -40,7 +40,7 @@ class ACCEL_EXPORT TrackerDict {
 
   // Adds an item at the end.
   void emplace_back(std::string name, TrackerValue value);
-  // nullptr when there is none.
+  // nullptr if there is no such name.
   [[nodiscard]] const TrackerValue* find(std::string_view name) const;
   [[nodiscard]] bool empty() const noexcept;
   [[nodiscard]] std::size_t size() const noexcept;
@@ -69,7 +69,7 @@ class ACCEL_EXPORT TrackerValue {
   TrackerValue(std::string text) : data_(std::move(text)) {}              // NOLINT
   TrackerValue(TrackerList list) : data_(std::move(list)) {}              // NOLINT
   TrackerValue(TrackerDict dictionary) : data_(std::move(dictionary)) {}  // NOLINT
-  // As utils.listify: a number for a tensor without dimensions, else nested lists. bfloat16 goes through float32.
+  // Like utils.listify: a number for a tensor without dimensions, else nested lists. bfloat16 is converted to float32 first.
   TrackerValue(const at::Tensor& tensor);  // NOLINT
 
   [[nodiscard]] const Data& data() const noexcept { return data_; }
@@ -112,7 +112,7 @@ struct ImageBatch {
   std::vector<std::uint8_t> pixels;  // [count, height, width, channels]
 };
 
-// Of a tensor [N, C, H, W] or [C, H, W], C 1 or 3: bytes as they are, other types as 0 to 1, cut off beyond that.
+// Converts a tensor [N, C, H, W] or [C, H, W] with C 1 or 3. Bytes stay unchanged. Other types are taken as 0 to 1 and clamped.
 // Throws kInvalidArgument for other shapes.
 ACCEL_EXPORT ImageBatch image_batch(const at::Tensor& images);
 

@@ -1,10 +1,10 @@
 // Types: the enumerations of the public API, each with its text form both ways.
 //
-// The texts are those of HF Accelerate, so that environment variables, YAML files and printed
+// The texts are the same as in HF Accelerate, so that environment variables, YAML files and printed
 // states mean the same in both: to_string(PrecisionType::kBf16) == "bf16",
 // parse<PrecisionType>("bf16"). Some values name devices and engines that this library does not
-// drive; they exist so that a text that another program wrote can be read, and the place that would
-// need them refuses with kUnsupported.
+// support. With them a text of another program can be read; a function that would need the device
+// or the engine throws kUnsupported.
 //
 // Threads:  pure functions.
 #pragma once
@@ -37,7 +37,7 @@ enum class ComputeEnvironment { kLocalMachine, kAmazonSagemaker };
 
 enum class PrecisionType { kNo, kFp8, kFp16, kBf16 };
 
-// Which random generator to synchronise or save. kGenerator is one that the caller hands over.
+// Which random generator to synchronise or save. kGenerator: a generator that the caller passes.
 enum class RNGType {
   kTorch,
   kCuda,
@@ -52,16 +52,16 @@ enum class RNGType {
   kGenerator,
 };
 
-// How reduce() combines the values of the ranks; kNone: not at all, each keeps its own.
+// How reduce() combines the values of the ranks; kNone: not at all, each rank keeps its own values.
 enum class Reduction { kMean, kSum, kMax, kNone };
 
-// How FSDP shards the state of training; docs/guides/sharding.md. The numbers of PyTorch and Accelerate are one higher.
+// How FSDP shards the state of training; docs/guides/sharding.md. PyTorch's and Accelerate's numbers are higher by one.
 enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard, kHybridShard, kHybridShardZero2 };
 
 // How copies of a model compress the gradients that they exchange; accel/communication_hook.h.
 enum class DDPCommunicationHookType { kNo, kFp16, kBf16, kPowerSgd, kBatchedPowerSgd };
 
-// When the unit that backward will need next is fetched: before or after the gradients of this one, or not ahead.
+// When the next unit of the backward is fetched: before or after the gradients of the current unit, or not ahead.
 enum class BackwardPrefetch { kBackwardPre, kBackwardPost, kNoPrefetch };
 
 // Which parameters FSDP gathers together.
@@ -80,8 +80,8 @@ enum class LoggerType {
   kSwanlab,
 };
 
-// Of Python workers: what torch.compile hands graphs to, and how SageMaker divides a job. libaccel compiles and divides nothing by
-// them; they are here to read and to write what an environment or a file says.
+// For Python workers: the backend of torch.compile, and how SageMaker divides a job. libaccel compiles and divides nothing by
+// them; they exist to read and to write environments and files.
 enum class DynamoBackend {
   kNo,
   kEager,
@@ -122,8 +122,8 @@ std::string_view to_string(E value) noexcept requires requires {
 }
 { return enum_texts<E>()[static_cast<std::size_t>(value)].text; }
 
-// The value whose text is `text`, upper and lower case alike.
-// Errors  throws kInvalidArgument with the texts that exist.
+// The value with this text; case does not matter.
+// Errors  throws kInvalidArgument with a list of the valid texts.
 template <typename E>
 E parse(std::string_view text);
 

@@ -6,15 +6,15 @@
 //     my_kernel(model->fc->weight.data_ptr<float>());
 //   }
 //
-// FULL_SHARD over several nodes keeps parameters in memory only while operators use them. Operators need no hold; data_ptr(),
-// accessor(), torch::save(module) and kernels of one's own do. Everywhere else parameters are always in memory, and holding
-// them does nothing, so that one program serves both.
+// FULL_SHARD over several nodes keeps parameters in memory only while operators use them. Operators need no hold. data_ptr(),
+// accessor(), torch::save(module) and your own kernels need one. With all other strategies parameters are always in memory, and a
+// hold does nothing, so the same program works.
 //
-// Held parameters can be read. A write ends with pager.read_only, as on one node. optimizer.step() and load_state() throw
-// kUnsupported on all ranks, naming a held parameter, while one is held.
+// Held parameters are read-only. A write ends with pager.read_only, as on one node. While a parameter is held, optimizer.step() and
+// load_state() throw kUnsupported on all ranks and name it.
 //
 // Threads:  the thread that trains.
-// Cost:     over several nodes the bytes of the units that the parameters lie in, fetched where the node lacks them.
+// Cost:     over several nodes the bytes of the units with these parameters; missing shards are fetched.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ namespace accel {
 
 namespace detail {
 
-// nullptr when there is nothing to hold.
+// nullptr if there is nothing to hold.
 [[nodiscard]] ACCEL_EXPORT std::shared_ptr<void> hold_parameters(
     ModelRuntime& runtime, const std::vector<std::string>& names);
 
@@ -46,8 +46,7 @@ class ParameterHold {
   std::shared_ptr<void> held_;
 };
 
-// names: as in named_parameters(); empty for all of them. Throws kInvalidArgument naming those that there are not, and the
-// nearest ones; kPeerLost.
+// names: as in named_parameters(); empty for all. Throws kInvalidArgument with the unknown names and the nearest known ones; kPeerLost.
 template <typename Handle>
 [[nodiscard]] ParameterHold with_params(const Prepared<Handle>& model,
                                         const std::vector<std::string>& names = {}) {

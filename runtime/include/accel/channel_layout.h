@@ -1,7 +1,7 @@
 // ChannelLayout: the bytes of the memory that a worker and its supervisor share.
 //
 // One memfd of kChannelBytes per worker and generation, sealed against resizing. Each part has one
-// writer; the supervisor trusts nothing it reads here.
+// writer; the supervisor trusts nothing that it reads here.
 //
 //   offset  bytes  part       writer      content
 //   ------  -----  ---------  ----------  -------------------------------------------------------
@@ -16,8 +16,8 @@
 //     8064    128  calls      worker      its collective calls, under a sequence lock
 //
 // A sequence lock: the writer makes `sequence` odd, writes, makes it even again; a reader that saw
-// an odd one, or another one afterwards, reads again. Every field is an atomic of its natural size,
-// so neither side has a data race whatever the other does.
+// an odd value, or another value afterwards, reads again. Every field is an atomic of its natural size,
+// so neither side has a data race, even if the other side misbehaves.
 //
 // Threads:  one writer per part, any number of readers, in two processes.
 // Source:   docs/internals/worker_channel.md (a test compares its table with channel_parts());
@@ -69,7 +69,7 @@ struct alignas(64) ChannelDeclared {
   std::atomic<std::uint64_t> saved_step;  // valid once the mark kSaved is set
 };
 
-// What a worker has done and says so. A set of bits.
+// Completed work that a worker reports. A set of bits.
 enum class WorkerMark : std::uint32_t {
   kSaved = 1,  // everything this rank has to save when it is preempted is on disk
 };
@@ -91,7 +91,8 @@ struct ChannelNotice {
 };
 
 struct alignas(64) ChannelRing {
-  std::atomic<std::uint64_t> written;  // notices ever written; number n lies in n % kChannelNotices
+  std::atomic<std::uint64_t>
+      written;  // notices ever written; number n is in slot n % kChannelNotices
 };
 
 struct alignas(64) ChannelTimes {
@@ -99,14 +100,14 @@ struct alignas(64) ChannelTimes {
   std::array<std::atomic<std::uint64_t>, 6> values;  // the members of StepTimes, in their order
 };
 
-// The rolling hash h(n) = mix(h(n - 1) + hash of call n), h(0) = 0, tells whether ranks made the same calls up to number n.
+// The rolling hash h(n) = mix(h(n - 1) + hash of call n), h(0) = 0, shows whether ranks made the same calls up to number n.
 inline constexpr std::size_t kChannelCallHashes = 6;
 inline constexpr std::size_t kChannelCallWords = 7;  // 56 bytes of text
 struct alignas(64) ChannelCalls {
   std::atomic<std::uint64_t> sequence;
   std::atomic<std::uint64_t> number;                                  // of the last call, from 1
   std::atomic<std::uint64_t> length;                                  // of its text, in bytes
-  std::array<std::atomic<std::uint64_t>, kChannelCallHashes> hashes;  // h(n) lies in n mod 6
+  std::array<std::atomic<std::uint64_t>, kChannelCallHashes> hashes;  // h(n) is in slot n mod 6
   std::array<std::atomic<std::uint64_t>, kChannelCallWords> text;
 };
 
@@ -134,21 +135,21 @@ ACCEL_EXPORT std::span<const ChannelPart> channel_parts();
 
 // ---- the worker's side: one thread at a time per part, no system call, never waits ----
 
-// The worker is alive and was so far at now_ns.
+// The worker is alive and had this progress at now_ns.
 void write_heartbeat(ChannelSlot& slot, const Heartbeat& beat, std::uint64_t now_ns) noexcept;
-// What does not fit is cut off.
+// A text that is too long is cut.
 void write_error(ChannelError& record, std::string_view text, std::uint64_t now_ns) noexcept;
 void write_notice(ChannelLayout& page, std::string_view text, std::uint64_t now_ns) noexcept;
 void write_times(ChannelTimes& record, const StepTimes& times) noexcept;
 // hash: of this call alone.
 void write_call(ChannelCalls& record, std::uint64_t hash, std::string_view text) noexcept;
 
-// ---- the supervisor's side: works on copies, whatever the bytes are ----
+// ---- the supervisor's side: works on copies, and accepts any bytes ----
 
 struct HeartbeatSample {
   Heartbeat beat;
-  std::uint64_t beats = 0;         // so far; a value that stands still is a worker that does
-  std::uint64_t monotonic_ns = 0;  // of the last one, as the worker says
+  std::uint64_t beats = 0;         // so far; if it does not change, the worker makes no progress
+  std::uint64_t monotonic_ns = 0;  // of the last one, from the worker
 };
 
 struct WorkerError {
@@ -156,28 +157,28 @@ struct WorkerError {
   std::uint64_t monotonic_ns = 0;
 };
 
-// std::nullopt before the first heartbeat, and when the worker was caught writing on every try.
+// std::nullopt before the first heartbeat, and if the worker was writing at every try.
 [[nodiscard]] std::optional<HeartbeatSample> read_heartbeat(const ChannelSlot& slot);
 
-// std::nullopt when there is none, or a worker that died while it wrote left it half written.
+// std::nullopt if there is none, or if a worker died while writing it.
 // Errors  kChannelCorrupt: the bytes cannot be an error record.
 [[nodiscard]] Result<std::optional<WorkerError>> read_error(const ChannelError& record);
 
 // std::nullopt when there are none, and as read_heartbeat().
 [[nodiscard]] std::optional<StepTimes> read_times(const ChannelTimes& record);
 
-// What a rank called last. hashes[i] is that up to call number - i, as far as there are calls.
+// The last calls of a rank. hashes[i] is the hash up to call number - i, for the calls that exist.
 struct RankCalls {
   int global_rank = 0;
   std::uint64_t number = 0;
   std::vector<std::uint64_t> hashes;
   std::string text;  // of the last call; printable, one line
 };
-// std::nullopt when there are none, and as read_heartbeat(); the rank is the caller's to fill in.
+// std::nullopt when there are none, and as read_heartbeat(); the caller sets the rank.
 [[nodiscard]] std::optional<RankCalls> read_calls(const ChannelCalls& record);
 
-// The notices from number `first` on, printable, and the number to go on with. Those that were
-// overwritten before they were read, or whose bytes make no sense, are left out.
+// The notices from number `first` on, printable, and the number to continue with. Notices that were
+// overwritten before they were read, or whose bytes are invalid, are skipped.
 struct NoticesRead {
   std::vector<std::string> texts;
   std::uint64_t next = 0;

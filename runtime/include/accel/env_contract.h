@@ -1,8 +1,8 @@
-// EnvContract: the environment variables a worker is started with, written and read in one place.
+// EnvContract: writes and reads the environment variables of a worker.
 //
-// The launcher's side renders a WorkerIdentity into variables; libaccel (and any torchrun-style
-// program) parses them back. Names and formats are those of torchrun and HF Accelerate, so Python
-// workers need no change; ACCEL_* are ours. docs/reference/env_contract.md is generated from env_variables().
+// The launcher writes a WorkerIdentity to variables; libaccel (and any torchrun-style
+// program) reads them. Names and formats are the same as in torchrun and HF Accelerate, so Python
+// workers need no change; ACCEL_* are accel's own. docs/reference/env_contract.md is generated from env_variables().
 //
 // Threads:  pure functions; the caller passes the environment in.
 #pragma once
@@ -24,7 +24,7 @@ using EnvMap = std::map<std::string, std::string>;
 // Looks a variable up; std::nullopt when it is not set.
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
 
-// Who a worker is within its job. Rank counts are of processes.
+// The place of a worker in its job. Counts of ranks are counts of processes.
 struct WorkerIdentity {
   int global_rank = 0;
   int world_size = 1;
@@ -42,24 +42,24 @@ struct WorkerIdentity {
   bool use_agent_store = true;  // the supervisor hosts the store: rank 0 connects as a client too
   std::string error_file;       // TORCHELASTIC_ERROR_FILE; empty when there is none
   std::string channel;   // ACCEL_CHANNEL, "<version>:<memfd>:<socket>"; empty without a supervisor
-  std::string job_id;    // ACCEL_JOB_ID; the orphan sweep finds descendants by it
-  std::string node_id;   // ACCEL_NODE_ID; the sweep keeps to it where nodes share a process table
+  std::string job_id;    // ACCEL_JOB_ID; the sweep for orphans finds descendants by it
+  std::string node_id;   // ACCEL_NODE_ID; limits the sweep where nodes share a process table
   std::string instance;  // ACCEL_JOB_INSTANCE; the sweep spares other jobs of the same name
 };
 
-// How much of the contract a worker gets.
+// Which part of the variables a worker gets.
 enum class EnvMode {
-  kSimple,       // one process on one machine as with `accelerate launch`: no RANK, no WORLD_SIZE
+  kSimple,       // one process on one machine, as with `accelerate launch`: no RANK, no WORLD_SIZE
   kDistributed,  // the whole torchrun set
 };
 
 // The variables of `identity`, and no others.
 ACCEL_EXPORT EnvMap render_worker_env(const WorkerIdentity& identity, EnvMode mode);
 
-// Reads the identity back; also understands the MPI variables (PMI_*, OMPI_COMM_WORLD_*,
-// MV2_COMM_WORLD_*, MPI_LOCALRANKID, MPI_LOCALNRANKS), after RANK and its siblings. Nothing set
-// means one process. Errors  kEnvInvalid: names the variable, its value and what was expected (RANK
-// >= WORLD_SIZE included).
+// Reads the identity; also reads the MPI variables (PMI_*, OMPI_COMM_WORLD_*,
+// MV2_COMM_WORLD_*, MPI_LOCALRANKID, MPI_LOCALNRANKS), if RANK etc. are not set. No variable
+// means one process. Errors  kEnvInvalid: names the variable, its value and the expected form (also for
+// RANK >= WORLD_SIZE).
 ACCEL_EXPORT Result<WorkerIdentity> parse_worker_env(const EnvLookup& lookup);
 
 // y/yes/t/true/on/1 and n/no/f/false/off/0, any case. Errors kEnvInvalid naming `name`.

@@ -1,9 +1,9 @@
-// Error: one value that says what went wrong, while doing what, and how to mend it.
+// Error: one value with the failure, its context and a remedy.
 //
 // Every failure that a user can meet has an ErrorCode. The table in runtime/error.cc gives each
 // code its id ("config.unknown_key"), the exit status of a program that stops because of it, and a
-// default remedy; docs/reference/errors.md is generated from that table. An Error carries the message with
-// its values and units, the context pushed while it travelled up, and a remedy that is a command or
+// default remedy; docs/reference/errors.md is generated from that table. An Error has the message with
+// its values and units, the context that callers added, and a remedy: a command to run or
 // a key to change.
 //
 //   accel: error [store.port_in_use]: cannot listen on 127.0.0.1:29500: address already in use
@@ -95,7 +95,7 @@ struct ErrorInfo {
   std::string_view id;  // "area.what"; its doc anchor is the id with '.' and '_' turned into '-'
   int exit_status;      // of a program that ends because of it
   std::string_view summary;  // one sentence for docs/reference/errors.md
-  std::string_view remedy;   // used when the place that failed knows no better one
+  std::string_view remedy;   // used if the failing code gives no better one
 };
 
 // The entry of `code`. Never fails.
@@ -103,7 +103,7 @@ ACCEL_EXPORT const ErrorInfo& error_info(ErrorCode code) noexcept;
 
 class ACCEL_EXPORT Error : public std::runtime_error {
  public:
-  // An empty remedy takes the code's default one.
+  // An empty remedy: the default of the code.
   Error(ErrorCode code, std::string message, std::string remedy = {});
 
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
@@ -116,7 +116,7 @@ class ACCEL_EXPORT Error : public std::runtime_error {
     return details_;
   }
 
-  // Adds what was being done; returns itself so that it can be chained.
+  // Adds context; returns itself for chaining.
   Error& while_doing(std::string what) &;
   Error&& while_doing(std::string what) &&;
   Error& with_detail(std::string label, std::string text) &;

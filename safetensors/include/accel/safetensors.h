@@ -5,10 +5,10 @@
 //   {"__metadata__": {string: string}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0,
 //   24]}, ...}
 //
-// Offsets count from the first byte of data. A Header that came out of here describes tensors that
-// lie one behind the other, cover the data exactly (no overlap, no hole), have unique names and a
-// size that follows from dtype and shape. Nothing of the file is allocated or read before its size
-// was checked.
+// Offsets count from the first byte of data. In a Header from these functions the tensors follow one
+// another, cover the data exactly (no overlap, no hole), have unique names, and have the size that
+// follows from dtype and shape. Every size in the file is checked before that many bytes are
+// allocated or read.
 //
 // Threads:  pure functions and value types.
 // Cost:     one pass over the header and a sort of the tensors; the data is not touched.
@@ -35,8 +35,8 @@ inline constexpr std::size_t kPrefixBytes = 8;
 // The data starts at a multiple of this.
 inline constexpr std::uint64_t kDataAlignment = 8;
 
-// In the order in which the reference implementation sorts tensors: the file holds the last one
-// first.
+// In the order in which the reference implementation sorts tensors: the last one is first in the
+// file.
 enum class Dtype : std::uint8_t {
   kBool,
   kF4,
@@ -69,7 +69,7 @@ enum class Dtype : std::uint8_t {
 // Bits of one element: 4 and 6 exist, so not bytes.
 [[nodiscard]] ACCEL_EXPORT unsigned dtype_bits(Dtype dtype) noexcept;
 
-// What the header of a file says of one tensor.
+// One tensor in the header of a file.
 struct TensorInfo {
   std::string name;
   Dtype dtype = Dtype::kF32;
@@ -83,7 +83,7 @@ struct TensorInfo {
 struct Header {
   std::map<std::string, std::string> metadata;
   std::vector<TensorInfo> tensors;  // by offset
-  std::uint64_t data_offset = 0;    // of the first data byte from the start of the file
+  std::uint64_t data_offset = 0;    // from the start of the file to the first data byte
   std::uint64_t data_bytes = 0;
 };
 
@@ -107,7 +107,7 @@ ACCEL_EXPORT Result<Header> parse_header(std::string_view json, std::uint64_t fi
 // Errors  kSafetensorsHeader, kFileIo.
 ACCEL_EXPORT Result<Header> read_header(int fd);
 
-// What is known of a tensor before it has a place in a file.
+// A tensor without a place in a file yet.
 struct TensorSpec {
   std::string name;
   Dtype dtype = Dtype::kF32;
@@ -116,7 +116,7 @@ struct TensorSpec {
 
 struct Layout {
   Header header;
-  std::string bytes;  // what the file starts with: length, JSON, blanks up to the alignment
+  std::string bytes;  // the start of the file: length, JSON, blanks up to the alignment
 };
 
 // Places tensors as the reference implementation does: larger dtypes first, then by name, so that

@@ -1,4 +1,4 @@
-// Reader: an open .safetensors file: its tensors listed, and read whole, in ranges, or where they lie.
+// Reader: an open .safetensors file: lists its tensors and reads them whole, in ranges, or from mapped memory.
 //
 //   const auto reader = accel::safetensors::Reader::open("model.safetensors");
 //   if (!reader) std::puts(reader.error().render().c_str());
@@ -6,11 +6,11 @@
 //   std::vector<float> values(2 * 3);
 //   reader->read("weight", std::as_writable_bytes(std::span(values)));
 //
-// The whole header is checked before open() returns (safetensors.h), so no place in it leads out of the file. Values are
-// the file's: little-endian, row by row. Nothing converts them.
+// open() checks the whole header (safetensors.h), so every offset in it is inside the file. Values are as in the
+// file: little-endian, row by row. Nothing converts them.
 //
-// Threads:  after open() every call may come from many threads at once.
-// Cost:     open() reads the header; read() is one pread(2) of what was asked for; map() reads nothing.
+// Threads:  after open() many threads may call it at once.
+// Cost:     open() reads the header; read() is one pread(2) of the range; map() reads nothing.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@
 
 namespace accel::safetensors {
 
-// A file in memory, as the kernel pages it in; it holds after the Reader is gone. Moves, does not copy.
-// While it is used nobody may make the file shorter: reading what is gone ends the process with SIGBUS, as with any mmap.
-// Writer and everything else that replaces files by renaming them is safe.
+// A file in memory, which the kernel pages in; it stays valid after the Reader is destroyed. Moves, does not copy.
+// No program may shorten the file meanwhile: reading a part that no longer exists ends the process with SIGBUS, as with any mmap.
+// Writer and all programs that replace files by renaming are safe.
 class ACCEL_EXPORT Mapping {
  public:
   Mapping(Mapping&& other) noexcept;
@@ -51,7 +51,7 @@ class ACCEL_EXPORT Mapping {
 
 class ACCEL_EXPORT Reader {
  public:
-  // Errors  kFileIo: it cannot be opened, or is no file; kSafetensorsHeader: what is wrong with which tensor. Both name `path`.
+  // Errors  kFileIo: it cannot be opened, or is not a file; kSafetensorsHeader: names the tensor and the fault. Both name `path`.
   static Result<Reader> open(const std::filesystem::path& path);
 
   Reader(Reader&& other) noexcept;
@@ -60,12 +60,12 @@ class ACCEL_EXPORT Reader {
 
   [[nodiscard]] const Header& header() const noexcept { return header_; }
 
-  // Errors  kSafetensorsMismatch: no tensor has this name. The pointer lives as long as this object stays where it is.
+  // Errors  kSafetensorsMismatch: no tensor has this name. The pointer is valid until this object is moved or destroyed.
   [[nodiscard]] Result<const TensorInfo*> find(std::string_view name) const;
 
-  // Fills `out` with the bytes of a tensor from byte `from` of it on. A whole tensor takes num_bytes() of TensorInfo.
-  // Errors  kInvalidArgument: the tensor has fewer bytes than `from` and `out` ask for, or, without `from`, another number
-  //         than `out`; kSafetensorsMismatch: no such tensor; kFileIo, also when the file became shorter.
+  // Fills `out` with the bytes of a tensor, from its byte `from` on. A whole tensor has num_bytes() of TensorInfo.
+  // Errors  kInvalidArgument: `from` and `out` go beyond the end of the tensor, or, without `from`, `out` has another size
+  //         than the tensor; kSafetensorsMismatch: no such tensor; kFileIo, also when the file became shorter.
   [[nodiscard]] Result<void> read(std::string_view name, std::span<std::byte> out) const;
   [[nodiscard]] Result<void> read_range(std::string_view name,
                                         std::uint64_t from,

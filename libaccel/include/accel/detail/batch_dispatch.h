@@ -1,17 +1,17 @@
-// DispatchStream: rank 0 reads the batches for all ranks and hands each its part.
+// DispatchStream: rank 0 reads the batches for all ranks and sends each rank its part.
 //
 // Rank 0 joins the batches of N ranks (or takes one batch with split_batches), broadcasts it, and
-// every rank keeps its slice. Rank 0 also reads ahead, so it completes a last group that N does not
-// divide with the first rows of the pass before it sends it; all ranks get as many rows.
+// every rank keeps its slice. Rank 0 also reads ahead. If N does not divide the last group, rank 0
+// completes it with the first rows of the pass before it sends it: all ranks get equally many rows.
 //
-// A batch has as many rows as its first tensor. Every other tensor has a row, and every vector that
-// holds no tensors (of strings, of numbers) an element, for each of them. What else it holds is of
-// the whole batch, and every rank gets it.
+// A batch has as many rows as its first tensor. Every other tensor has one row for each of them, and
+// every vector without tensors (of strings, of numbers) one element. All other members belong to
+// the whole batch, and every rank gets them.
 //
 // Threads:  every rank calls next() equally often; each call is one broadcast.
-// Errors    kShapeMismatch when the batches of one group cannot be joined. kDataSharding when one
-//           that is not the last does not divide, or holds a tensor or a vector of another length.
-//           Where rank 0 finds it before it sends, the others throw kPeerLost with the same text.
+// Errors    kShapeMismatch when the batches of one group cannot be joined. kDataSharding when a group
+//           before the last does not divide, or holds a tensor or a vector of another length.
+//           If rank 0 finds the error before it sends, the others throw kPeerLost with the same text.
 // Cost:     the whole group is sent to every rank.
 #pragma once
 
@@ -44,13 +44,13 @@ namespace accel::detail {
 [[noreturn]] ACCEL_EXPORT void throw_reader_failed(const std::string& why);
 [[noreturn]] ACCEL_EXPORT void throw_cannot_send();
 [[noreturn]] ACCEL_EXPORT void throw_other_length(std::int64_t length, std::int64_t rows);
-// A view of the rows. Throws kDataSharding for a tensor that has not `num_rows` of them.
+// A view of the rows. Throws kDataSharding for a tensor without `num_rows` rows.
 ACCEL_EXPORT at::Tensor rows_of_batch(const at::Tensor& tensor,
                                       std::int64_t num_rows,
                                       std::int64_t begin,
                                       std::int64_t end);
 
-// Leaves rows begin..end of a part of a batch of num_rows rows.
+// Keeps rows begin..end of a part of a batch of num_rows rows.
 struct BatchRows {
   std::int64_t num_rows;
   std::int64_t begin;
@@ -79,7 +79,7 @@ struct BatchRows {
   }
 };
 
-// Rows begin..end of all that a batch holds one of for each row.
+// Rows begin..end of all members of a batch that have one entry for each row.
 template <typename Batch>
 Batch slice_batch(Batch batch, std::int64_t begin, std::int64_t end) {
   const std::int64_t num_rows = find_batch_size(batch);
@@ -96,7 +96,7 @@ concept Sendable = requires(ObjectWriter& out, const Batch& batch) {
 template <Sendable Batch>
 class DispatchStream : public BatchStream<Batch> {
  public:
-  // local: the batches of this process, on rank 0; null elsewhere. skip: groups to leave out. slicer: may be empty.
+  // local: the batches of this process, on rank 0; null elsewhere. skip: the number of groups to skip. slicer: may be empty.
   DispatchStream(std::unique_ptr<BatchStream<Batch>> local,
                  const LoaderPlan& plan,
                  std::int64_t skip,
@@ -170,7 +170,7 @@ class DispatchStream : public BatchStream<Batch> {
     return group;
   }
 
-  // The group in hand is whole, whatever becomes of the next one.
+  // The current group is complete, even if reading the next one fails.
   void read_ahead() {
     try {
       ahead_ = read_group();
@@ -186,7 +186,7 @@ class DispatchStream : public BatchStream<Batch> {
     for (std::int64_t skipped = 0; skipped < skip_ && ahead_; ++skipped) ahead_ = read_group();
   }
 
-  // Appends rows of the beginning, over and over, until every rank has one more.
+  // Appends rows of the beginning, repeatedly, until every rank has one more.
   void complete(Batch& batch, std::int64_t rows) const {
     const std::int64_t wanted = (rows / num_processes_ + 1) * num_processes_;
     std::vector<Batch> parts = {std::move(batch)};
@@ -198,7 +198,7 @@ class DispatchStream : public BatchStream<Batch> {
     batch = concatenate(parts);
   }
 
-  // The next N batches in one, or what is left of them; std::nullopt at the end.
+  // The next N batches in one, or the remaining ones; std::nullopt at the end.
   std::optional<Batch> read_group() {
     if (split_batches_) return local_->next();
     std::vector<Batch> batches;

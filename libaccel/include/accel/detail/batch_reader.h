@@ -1,8 +1,8 @@
-// BatchReader: how a DataLoader gets its batches from a dataset, with the dataset's type left
-// behind.
+// BatchReader: how a DataLoader gets its batches from a dataset; it erases the dataset's
+// type.
 //
-// Threads:  read() may be called by several threads at once, as far as the dataset and the collate
-//           function allow it.
+// Threads:  several threads may call read() at once if the dataset and the collate function
+//           are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace accel {
 
-// A dataset with elements by number.
+// A dataset whose elements have indices.
 template <typename D>
 concept MapDataset = requires(D& dataset, std::size_t index) {
   dataset.get(index);
@@ -61,7 +61,7 @@ struct DefaultCollate {
   }
 };
 
-// size() of a torch dataset is optional, that of others a number.
+// size() of a torch dataset is optional, for other datasets it is a number.
 template <typename D>
 std::optional<std::int64_t> size_of_dataset(const D& dataset) {
   if constexpr (requires { dataset.size().has_value(); }) {
@@ -77,17 +77,17 @@ std::optional<std::int64_t> size_of_dataset(const D& dataset) {
 // How batches are read, without the type of the dataset.
 template <typename Batch>
 struct BatchReader {
-  // Of a map-style dataset.
+  // For a map-style dataset.
   std::function<Batch(const Indices&)> read;
-  // Of an iterable one, from an element of what all ranks read on.
+  // For an iterable dataset, from an element of the sequence that all ranks read.
   std::function<std::unique_ptr<BatchStream<Batch>>(
       const LoaderPlan&, std::int64_t epoch, std::int64_t first_element)>
       open;
-  // Of a map-style dataset that has set_epoch(): called before a pass.
+  // For a map-style dataset with set_epoch(): called before a pass.
   std::function<void(std::int64_t epoch)> begin_epoch;
 };
 
-// Shards that an iterable dataset can give to ranks; not set when it cannot be cut.
+// The number of shards that an iterable dataset can give to ranks; not set when it cannot be divided.
 template <typename D>
 std::optional<std::int64_t> shards_of_dataset(const D& dataset) {
   if constexpr (!IterableDataset<D> || !HasShard<D>) {

@@ -1,13 +1,13 @@
 // BatchStream: the batches of one pass, one after the other; and the readers that make one.
 //
-// A stream is read by one thread. WorkerStream reads ahead with threads and hands the batches out
-// in their order whatever order they were finished in; StreamReadAhead does the same with one
+// A stream is read by one thread. WorkerStream reads ahead with threads and returns the batches
+// in order, also if they were finished in another order; StreamReadAhead does the same with one
 // thread for data that can only be read in order.
 //
 // Threads:  next() from one thread. With workers the dataset's get() runs in several threads at once.
 // Cost:     workers * prefetch_factor batches in memory.
-// Errors    what the dataset or the collate function throws comes out of next() at the batch it
-//           belongs to, whichever thread it happened in.
+// Errors    next() throws an exception of the dataset or of the collate function at the batch that it
+//           belongs to, from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -35,14 +35,14 @@ class BatchStream {
   virtual ~BatchStream() = default;
   // The next batch; std::nullopt after the last.
   virtual std::optional<Batch> next() = 0;
-  // After the last batch: the rows that all ranks together had for it; -1 where only the plan
-  // tells.
+  // After the last batch: the rows that all ranks together had for it; -1 if only the plan knows
+  // the number.
   [[nodiscard]] virtual std::int64_t rows_of_last() const { return -1; }
 };
 
 namespace detail {
 
-// Reads in the thread that asks.
+// Reads in the calling thread.
 template <typename Batch>
 class DirectStream : public BatchStream<Batch> {
  public:
@@ -68,7 +68,7 @@ class ACCEL_EXPORT WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Lets every thread call work() once. False: they are at other work.
+  // Lets every thread call work() once. False: the threads are busy.
   [[nodiscard]] bool begin(std::function<void()> work);
   // Waits until all have returned.
   void finish();
@@ -85,7 +85,7 @@ class ACCEL_EXPORT WorkerPool {
   std::vector<std::jthread> threads_;  // last: joined before the rest is destroyed
 };
 
-// Slots in a ring: batch number n lies in slot n modulo the capacity, until it is taken.
+// Slots in a ring: batch number n is in slot n modulo the capacity, until it is taken.
 template <typename Batch>
 class WorkerStream : public BatchStream<Batch> {
  public:
@@ -179,7 +179,7 @@ class WorkerStream : public BatchStream<Batch> {
   std::vector<std::jthread> workers_;  // last: joined before the rest is destroyed
 };
 
-// Reads another stream ahead of the one that asks, in one thread.
+// Reads another stream ahead, in one thread.
 template <typename Batch>
 class StreamReadAhead : public BatchStream<Batch> {
  public:
@@ -227,7 +227,7 @@ class PlainGroups {
     if (drop_last_ || group_.empty()) return std::nullopt;
     return std::exchange(group_, {});
   }
-  // Nothing is repeated.
+  // It repeats no element.
   [[nodiscard]] std::int64_t rows_of_last() const noexcept { return -1; }
 
  private:
@@ -240,7 +240,7 @@ class PlainGroups {
 template <typename Batch, typename Dataset, typename Groups, typename Collate>
 class IterableStream : public BatchStream<Batch> {
  public:
-  // first_element: those before it are read and left out.
+  // first_element: the elements before it are read and skipped.
   IterableStream(std::shared_ptr<Dataset> dataset,
                  std::int64_t epoch,
                  std::int64_t first_element,

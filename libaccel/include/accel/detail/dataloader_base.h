@@ -1,8 +1,8 @@
-// DataLoaderBase: what every DataLoader has, whatever its batches are: options, position, state.
+// DataLoaderBase: the common part of every DataLoader, for any type of batch: options, position, state.
 //
-// The position is the epoch and the batches of it that were yielded. Saved in the middle of a pass,
-// it includes what the sampler needs to draw the same order again; saved while the last batch is
-// yielded, it is the start of the next epoch.
+// The position is the epoch and the number of its batches that were yielded. Saved in the middle of a
+// pass, it includes the sampler's state, which draws the same order again; saved while the last batch
+// is yielded, it is the start of the next epoch.
 //
 // Threads:  the thread that iterates.
 #pragma once
@@ -35,38 +35,38 @@ struct DataLoaderOptions {
   bool shuffle = false;                             // map-style only: a RandomSampler
   std::shared_ptr<Sampler> sampler;                 // the order; excludes shuffle
   std::shared_ptr<BatchSamplerBase> batch_sampler;  // the batches; excludes all of the above
-  bool drop_last = false;                           // leave a last batch out that is not full
+  bool drop_last = false;                           // skip the last batch if it is not full
   int num_workers = 0;      // threads that read ahead; 0 reads in the thread that iterates
   int prefetch_factor = 2;  // batches that each worker reads ahead
   bool pin_memory =
       false;  // batches in page-locked memory, where this build has a device that copies from it
-  bool persistent_workers = false;  // the threads stay from pass to pass; wants num_workers > 0
-  at::Generator generator;          // of shuffle; torch's default one when undefined
+  bool persistent_workers = false;  // the threads stay from pass to pass; needs num_workers > 0
+  at::Generator generator;          // of shuffle; undefined: torch's default generator
 };
 
 // How a loader is divided over the ranks of a job.
 struct ShardOptions {
   std::optional<std::int64_t> num_processes;  // PartialState's when not set
   std::optional<std::int64_t> process_index;
-  // In place of both: data is divided along its axes dp_replicate and dp_shard alone (data_share()).
+  // In place of both: data is divided only along its axes dp_replicate and dp_shard (data_share()).
   std::optional<DeviceMesh> torch_device_mesh;
-  bool split_batches = false;  // true: batch_size is that of all ranks together
-  bool even_batches = true;    // true: all ranks see as many batches, at the price of repeats
+  bool split_batches = false;  // true: batch_size is the sum over all ranks
+  bool even_batches = true;    // true: all ranks see equally many batches; some samples repeat
   std::optional<bool> dispatch_batches;  // rank 0 reads for all; default: for iterable datasets, if
                                          // `device` is set
   bool use_seedable_sampler = false;     // shuffle by seed + epoch instead of a generator
   std::optional<std::int64_t>
       data_seed;                      // of the seedable sampler; torch's initial seed when not set
-  std::optional<c10::Device> device;  // where batches are put; not set: left where they are
+  std::optional<c10::Device> device;  // where batches are moved; not set: they are not moved
   bool non_blocking = false;
   // Synchronised with rank 0 when a pass begins. kGenerator is the generator of the shuffle.
   std::vector<RNGType> rng_types = {RNGType::kGenerator};
-  // Of reproducible training: batches are micro-batches, and a rank gets its run of those of each step; num_processes and
-  // process_index count for the position alone then.
+  // For reproducible training: batches are micro-batches, and a rank gets a contiguous run of the micro-batches of each step;
+  // num_processes and process_index then count only for the position.
   std::optional<MicroBatches> micro_batches;
 };
 
-// What a loader reads, and for whom.
+// What a loader reads, and for which ranks.
 struct ACCEL_EXPORT LoaderPlan {
   std::shared_ptr<BatchSamplerBase> batch_sampler;  // null for an iterable dataset
   std::optional<std::int64_t> dataset_size;
@@ -79,10 +79,10 @@ struct ACCEL_EXPORT LoaderPlan {
   bool persistent_workers = false;
 
   std::optional<std::int64_t>
-      num_shards;  // that the iterable dataset has, when it can be cut into them
+      num_shards;  // of the iterable dataset, if it can be divided into them
 
   bool is_prepared = false;
-  bool shards_itself = false;  // each rank reads shards of its own
+  bool shards_itself = false;  // each rank reads its own shards
   std::int64_t num_processes = 1;
   std::int64_t process_index = 0;
   bool split_batches = false;
@@ -90,18 +90,18 @@ struct ACCEL_EXPORT LoaderPlan {
   std::optional<c10::Device> device;
   bool non_blocking = false;
   std::vector<RNGType> rng_types;
-  at::Generator synchronized_generator;  // the one that RNGType::kGenerator means
+  at::Generator synchronized_generator;  // the generator of RNGType::kGenerator
   std::optional<MicroBatches> micro_batches;
 
   [[nodiscard]] bool iterable_is_sharded() const {
     return num_processes > 1 && !dispatch_batches && !shards_itself;
   }
   [[nodiscard]] IterableShardOptions iterable_shard() const;
-  // Rows that all ranks together read for one batch; not set when batches vary.
+  // The number of rows that all ranks together read for one batch; not set when batches vary.
   [[nodiscard]] std::optional<std::int64_t> total_batch_size() const;
-  // Elements that one pass of all ranks reads, without repeats; not set when that is not known.
+  // The number of elements that one pass of all ranks reads, without repeats; not set when it is unknown.
   [[nodiscard]] std::optional<std::int64_t> num_elements() const;
-  // Batches of one pass of this rank, as announced.
+  // The number of batches of one pass of this rank, if it is known in advance.
   [[nodiscard]] std::optional<std::int64_t> num_batches() const;
 };
 
@@ -111,9 +111,9 @@ struct ACCEL_EXPORT LoaderPlan {
 [[nodiscard]] ACCEL_EXPORT LoaderPlan plan_of_iterable_dataset(std::optional<std::int64_t> size,
                                                                const DataLoaderOptions& options);
 
-// The plan of one rank. A plan that is prepared already is returned as it is.
+// The plan of one rank. A plan that is already prepared is returned unchanged.
 //
-// Errors  kDataSharding when split_batches is asked for batches that do not divide.
+// Errors  kDataSharding when split_batches is set and the batch size is not divisible by the number of ranks.
 [[nodiscard]] ACCEL_EXPORT LoaderPlan shard_plan(LoaderPlan plan, const ShardOptions& options);
 
 // How many rows of a gathered batch are elements of the dataset and not repeats that made the ranks
@@ -121,8 +121,8 @@ struct ACCEL_EXPORT LoaderPlan {
 [[nodiscard]] ACCEL_EXPORT std::optional<std::int64_t> rows_to_keep(
     bool end_of_dataloader, std::int64_t remainder) noexcept;
 
-// Cuts a batch that rank 0 has read for all: the rows begin..end of it, for the rank process_index of num_processes; it is also
-// asked for the first num_processes rows, which complete the last batch. Default: those rows of every tensor and list.
+// Slices a batch that rank 0 has read for all: its rows begin..end, for the rank process_index of num_processes. It is also
+// called for the first num_processes rows, which complete the last batch. Default: these rows of every tensor and list.
 template <typename Batch>
 using BatchSlicer = std::function<Batch(const Batch& batch,
                                         std::int64_t begin,
@@ -145,29 +145,29 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   }
 
   [[nodiscard]] std::int64_t epoch() const noexcept { return epoch_; }
-  // Chooses the epoch of the next pass; a position within an epoch that was loaded is given up if
-  // it is another one.
+  // Chooses the epoch of the next pass. A loaded position within another epoch is
+  // dropped.
   void set_epoch(std::int64_t epoch);
-  // Batches of the current epoch that were yielded.
+  // The number of batches of the current epoch that were yielded.
   [[nodiscard]] std::int64_t batches_consumed() const noexcept { return batches_consumed_; }
 
   // Values "epoch", "batches", "samples" (of all ranks; absent when batches vary), "first_sample" (where the pass began, unless
-  // at its first), "micro_batches" (of whole steps, of reproducible ones) and what the sampler saves, its names prefixed with
-  // "sampler.".
+  // at its first), "micro_batches" (of whole steps, in reproducible training) and the state of the sampler, its names prefixed
+  // with "sampler.".
   [[nodiscard]] StateDict state_dict() const override;
-  // The next pass begins behind the samples that were yielded before, for any number of ranks and any batch size: a pass that
-  // cannot go on between two batches begins its batches anew at the next sample. Cost: nothing per sample; iterable datasets
-  // are read to that place. Errors  kCheckpointMismatch where batches vary, or come from a batch sampler without
-  // begin_pass_at(), and no batch of now begins there.
+  // The next pass begins after the samples that were already yielded, for any number of ranks and any batch size: if the position
+  // is not between two batches, a new batch begins at the next sample. Cost: nothing per sample; iterable datasets are read to
+  // that position. Errors  kCheckpointMismatch if batches vary, or come from a batch sampler without begin_pass_at(), and no
+  // current batch begins at the position.
   void load_state_dict(const StateDict& state) override;
 
   [[nodiscard]] const LoaderPlan& plan() const noexcept { return plan_; }
   [[nodiscard]] bool is_prepared() const noexcept { return plan_.is_prepared; }
-  // Called by the thread that iterates when the loop is done with a batch: before the next one is
-  // taken, and before a pass begins. What it throws comes out of the loop. Empty: nothing is called.
+  // Called by the thread that iterates when the loop has finished a batch: before the next one is
+  // taken, and before a pass begins. The loop throws its exceptions. Empty: nothing is called.
   void set_on_boundary(std::function<void()> on_boundary) { on_boundary_ = std::move(on_boundary); }
 
-  // Of a prepared loader of a map-style dataset; not set otherwise. For join_uneven_inputs.
+  // Set for a prepared loader of a map-style dataset. For join_uneven_inputs.
   [[nodiscard]] std::optional<bool> even_batches() const;
   void set_even_batches(bool even_batches);
 
@@ -176,9 +176,8 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
     std::int64_t number;  // of the pass, to be handed to the calls below
     std::int64_t epoch;
     std::int64_t first_batch;   // the batches before it are skipped
-    std::int64_t first_sample;  // where the first one begins in what all ranks read
-    std::optional<BatchList>
-        batches;  // none for an iterable dataset, and where rank 0 reads for all
+    std::int64_t first_sample;  // where the first batch begins in the samples that all ranks read
+    std::optional<BatchList> batches;  // none for an iterable dataset, and if rank 0 reads for all
   };
 
   void reach_boundary() const {
@@ -186,8 +185,8 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   }
   // Synchronises the random generators, draws the order and becomes the active loader.
   PassStart begin_pass(std::int64_t skip_batches);
-  // rows_of_last: of all ranks, when the stream found out; -1 otherwise.
-  // Errors  kInvalidArgument when another pass was begun since.
+  // rows_of_last: of all ranks, if the stream knows it; -1 otherwise.
+  // Errors  kInvalidArgument if another pass has begun meanwhile.
   void count_batch(std::int64_t pass, bool is_last, std::int64_t rows_of_last);
   // Stops being the active loader. read_to_end: the epoch advances.
   void end_pass(std::int64_t pass, bool read_to_end);
@@ -208,7 +207,7 @@ class ACCEL_EXPORT DataLoaderBase : public Stateful, public ActiveDataLoader {
   std::int64_t epoch_ = 0;
   std::int64_t batches_consumed_ = 0;
   bool is_in_pass_ = false;
-  bool resumes_ = false;  // the position was loaded; the next pass goes on from it
+  bool resumes_ = false;  // the position was loaded; the next pass resumes from it
   bool end_of_dataloader_ = false;
   std::int64_t remainder_ = -1;
   std::optional<std::int64_t> own_remainder_;

@@ -41,9 +41,9 @@ struct JoinOptions {
 class ACCEL_EXPORT JoinScope {
  public:
   explicit JoinScope(std::shared_ptr<detail::Joining> joining);
-  // Blocks until all ranks have joined. Throws what the calls of the others throw here, kInvalidArgument when ranks that still
-  // train do not do the same, kPeerLost, kProcessGroup. Left by an exception it does nothing more for others: they learn of it
-  // when this process ends.
+  // Blocks until all ranks have joined. Throws the exceptions that the calls of the other ranks cause here, kInvalidArgument if the
+  // ranks that still train make different calls, kPeerLost, kProcessGroup. If an exception ends the scope, it does nothing more for
+  // the other ranks: they notice when this process ends.
   ~JoinScope() noexcept(false);
   JoinScope(const JoinScope&) = delete;
   JoinScope& operator=(const JoinScope&) = delete;

@@ -2,7 +2,7 @@
 //
 // Covers numbers, bool, enumerations, std::string, at::Tensor (on the CPU), vector, array, map,
 // unordered_map, pair, tuple, optional, variant, torch::data::Example, and structs that list their
-// members with fields() (see nested.h). Any other type joins by a specialisation:
+// members with fields() (see nested.h). Any other type needs a specialisation:
 //
 //   template <>
 //   struct accel::ObjectCodec<Mine> {
@@ -10,8 +10,8 @@
 //     static Mine read(ObjectReader& in) { return Mine(in.read<int>()); }
 //   };
 //
-// The bytes are for the ranks of one job, not for files: numbers lie in memory order, and both
-// sides must have the same types. A tag of the type comes first, so a mix-up is an error.
+// The bytes are for the ranks of one job, not for files: numbers are in memory order, and both
+// sides must have the same types. A tag of the type comes first, so another type is an error.
 //
 // Errors    reading throws kProtocol for bytes that are too short or of another type.
 // Threads:  no state.

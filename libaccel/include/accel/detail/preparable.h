@@ -1,6 +1,6 @@
-// Preparable: what Accelerator::prepare() accepts, and how it gets hold of it.
+// Preparable: the types that Accelerator::prepare() accepts, and how it gets the object.
 //
-// Objects are known by their shape, so that this header includes no module, optimizer or loader.
+// Concepts detect the objects, so that this header includes no module, optimizer or loader.
 #pragma once
 
 #include <concepts>
@@ -50,7 +50,7 @@ concept SchedulerObject =
   scheduler.step();
 };
 
-// accel::DataLoader, known by its shape so that this header need not include it.
+// accel::DataLoader, detected by a concept so that this header need not include it.
 template <typename T>
 concept DataLoaderHandle = requires(const T& loader) {
   typename T::batch_type;

@@ -31,7 +31,7 @@ class ACCEL_EXPORT StepSpan {
 
  private:
   StepPart part_;
-  std::uint64_t begin_ns_ = 0;  // 0: this one does not count
+  std::uint64_t begin_ns_ = 0;  // 0: this span does not count
 };
 
 }  // namespace accel::detail

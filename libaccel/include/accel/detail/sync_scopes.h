@@ -16,7 +16,7 @@ namespace detail {
 class ModelRuntime;
 }
 
-// Keeps gradients local while it lives: the backward passes of the models do not synchronise.
+// Keeps gradients local during its lifetime: the backward passes of the models do not synchronise.
 class ACCEL_EXPORT NoSyncScope {
  public:
   // A scope that changes nothing.

@@ -1,6 +1,6 @@
-// Rows of a gathered batch that are samples, and not repeats of others that made the ranks even.
+// Rows of a gathered batch that are samples, not repeats that made the ranks even.
 //
-// Every rank has its samples before its repeats, so a count for each rank says which rows those are.
+// Every rank has its samples before its repeats, so a count for each rank gives these rows.
 //
 // Threads:  the thread that trains; every rank makes the same calls.
 #pragma once
@@ -17,13 +17,13 @@
 
 namespace accel::detail {
 
-// What all ranks have given, by rank. One all-gather of 8 bytes.
+// The values of all ranks, by rank. One all-gather of 8 bytes.
 [[nodiscard]] ACCEL_EXPORT std::vector<std::int64_t> counts_of_ranks(std::int64_t own);
-// [W * n, ...] -> [sum of counts, ...], of each rank's n rows the first ones.
+// [W * n, ...] -> [sum of counts, ...]: the first rows among the n rows of each rank.
 [[nodiscard]] ACCEL_EXPORT at::Tensor first_rows_of_ranks(const at::Tensor& gathered,
                                                           const std::vector<std::int64_t>& counts);
 
-// own: samples of this rank. gathered: of gather().
+// own: samples of this rank. gathered: the result of gather().
 template <typename T>
 T without_repeats(const T& gathered, std::int64_t own) {
   const std::vector<std::int64_t> counts = counts_of_ranks(own);
