@@ -21,6 +21,7 @@
 
 #include "libaccel/engine/checkpoint/states/module_state.h"
 #include "libaccel/placement/module_outline.h"
+#include "libaccel/placement/place_in_map.h"
 #include "libaccel/placement/planning_log.h"
 
 namespace accel {
@@ -414,6 +415,28 @@ void check_device_map(const torch::nn::Module& model, const DeviceMap& device_ma
       ErrorCode::kInvalidArgument,
       "The device_map provided does not give any device for the following parameters: " + uncovered,
       "name their modules, or \"\" for the whole model");
+}
+
+void check_tied_parameters_on_same_device(const std::vector<Names>& tied_params,
+                                          const DeviceMap& device_map) {
+  for (const Names& group : tied_params) {
+    std::set<Placement> places;
+    std::string text;
+    for (const std::string& name : group) {
+      const Placement* const place = placement::place_in_map(device_map, name);
+      if (place == nullptr)
+        throw Error(ErrorCode::kInvalidArgument,
+                    "The `device_map` does not contain the module " + name + ".",
+                    "name it, or \"\" for the whole model");
+      places.insert(*place);
+      const bool is_word = std::holds_alternative<std::string>(*place);
+      text += (text.empty() ? "'" : ", '") + name +
+              "': " + (is_word ? "'" + to_string(*place) + "'" : to_string(*place));
+    }
+    if (places.size() > 1)
+      placement::warn("Tied parameters are on different devices: {" + text +
+                      "}. Please modify your custom device map or set `device_map='auto'`.");
+  }
 }
 
 }  // namespace accel

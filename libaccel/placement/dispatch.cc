@@ -29,6 +29,7 @@
 #include "libaccel/engine/pager/weight_file.h"
 #include "libaccel/placement/exported_weights.h"
 #include "libaccel/placement/offload_folder.h"
+#include "libaccel/placement/place_in_map.h"
 #include "runtime/available_memory.h"
 #include "runtime/checkpoint/file_system.h"
 
@@ -41,16 +42,6 @@ using checkpoint::NamedTensor;
 const Placement kDisk = "disk";
 const Placement kCpu = "cpu";
 
-// Of the innermost module that the map names.
-const Placement* place_in_map(const DeviceMap& map, std::string name) {
-  for (;;) {
-    if (const auto found = map.find(name); found != map.end()) return &found->second;
-    if (name.empty()) return nullptr;
-    const auto dot = name.rfind('.');
-    name.resize(dot == std::string::npos ? 0 : dot);
-  }
-}
-
 void check_places(const DeviceMap& map) {
   for (const auto& [name, place] : map) {
     if (place == kDisk || place == kCpu) continue;
@@ -59,6 +50,12 @@ void check_places(const DeviceMap& map) {
                     ", and this build of libaccel has no GPUs",
                 "name cpu and disk alone, as infer_auto_device_map() does with max_memory of cpu");
   }
+}
+
+void check_map(const torch::nn::Module& model, const DeviceMap& map) {
+  check_device_map(model, map);
+  check_places(map);
+  check_tied_parameters_on_same_device(find_tied_parameters(model), map);
 }
 
 // The tensors of a model that go to disk, each once, under all of its names.
@@ -76,7 +73,7 @@ std::vector<DiskWeight> disk_weights(const torch::nn::Module& model,
   std::vector<DiskWeight> weights;
   std::unordered_map<const void*, std::size_t> places;  // in `weights`
   for (const NamedTensor& item : checkpoint::state_of(model)) {
-    const Placement* place = place_in_map(map, item.name);
+    const Placement* place = placement::place_in_map(map, item.name);
     if (place == nullptr || *place != kDisk) continue;
     const void* const tensor = item.tensor.unsafeGetTensorImpl();
     if (!offload_buffers && !parameters.contains(tensor)) continue;
@@ -213,7 +210,7 @@ DeviceMap chosen_map(const torch::nn::Module& model, const LoadAndDispatchOption
 // Weights of an earlier dispatch that the map has in memory.
 void bring_to_memory(torch::nn::Module& model, const DeviceMap& map) {
   for (const NamedTensor& item : checkpoint::state_of(model)) {
-    const Placement* place = place_in_map(map, item.name);
+    const Placement* place = placement::place_in_map(map, item.name);
     if (place != nullptr && *place == kCpu && pager::is_in_file(item.tensor))
       item.tensor.set_data(item.tensor.clone());
   }
@@ -259,8 +256,7 @@ bool has_offloaded_params(const torch::nn::Module& module) {
 void dispatch_model(torch::nn::Module& model,
                     const DeviceMap& device_map,
                     const DispatchOptions& options) {
-  check_device_map(model, device_map);
-  check_places(device_map);
+  check_map(model, device_map);
   const auto weights = disk_weights(model, device_map, options.offload_buffers);
   if (weights.empty()) return bring_to_memory(model, device_map);
   if (options.offload_dir.empty()) throw no_folder(device_map);
@@ -285,8 +281,7 @@ LoadModelReport load_checkpoint_and_dispatch(torch::nn::Module& model,
                                              const fs::path& path,
                                              const LoadAndDispatchOptions& options) {
   const DeviceMap map = options.device_map ? chosen_map(model, options) : DeviceMap{{"", kCpu}};
-  check_device_map(model, map);
-  check_places(map);
+  check_map(model, map);
   const auto weights = disk_weights(model, map, options.offload_buffers);
   if (weights.empty() && !placement::is_exported_file(path))
     return load_checkpoint_in_model(

@@ -130,4 +130,9 @@ get_balanced_memory(const torch::nn::Module& model, const BalancedMemoryOptions&
 // Errors  throws kInvalidArgument naming the parameters and buffers that have no place. A key that no module has is a warning.
 ACCEL_EXPORT void check_device_map(const torch::nn::Module& model, const DeviceMap& device_map);
 
+// Warns of each group of tied parameters (find_tied_parameters()) that the map puts in several places. Errors  throws kInvalidArgument
+// naming a parameter that has no place.
+ACCEL_EXPORT void check_tied_parameters_on_same_device(
+    const std::vector<std::vector<std::string>>& tied_params, const DeviceMap& device_map);
+
 }  // namespace accel

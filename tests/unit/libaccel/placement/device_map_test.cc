@@ -98,6 +98,21 @@ TEST(DeviceMap, AModuleWithoutAPlaceIsNamed) {
   check_device_map(model, {{"", "cpu"}});
 }
 
+TEST(DeviceMap, TiedParametersInSeveralPlacesAreAWarning) {
+  const std::vector<std::vector<std::string>> tied = {{"a.weight", "b.weight"}, {"c", "d.e.f"}};
+  ::testing::internal::CaptureStderr();
+  check_tied_parameters_on_same_device(tied,
+                                       {{"a", 0}, {"b", "disk"}, {"c", "cpu"}, {"d.e", "cpu"}});
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "accel: warning: Tied parameters are on different devices: {'a.weight': 0, 'b.weight': "
+            "'disk'}. Please modify your custom device map or set `device_map='auto'`.\n");
+
+  const Error error = test::error_of([&] {
+    check_tied_parameters_on_same_device(tied, {{"a", 0}, {"b", 0}});
+  });
+  EXPECT_EQ(error.message(), "The `device_map` does not contain the module c.");
+}
+
 TEST(DeviceMap, ModulesInOnePlaceAreNamedTogether) {
   const DeviceMap map = {{"a.b.c", 0}, {"a.b.d", 0}, {"a.e", 1}, {"f", 1}};
 
