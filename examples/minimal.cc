@@ -1,4 +1,4 @@
-// Learns a parabola on any number of processes. A second start goes on from the newest checkpoint.
+// Learns a parabola on any number of processes. A second start resumes from the newest checkpoint.
 //
 //   accel-launch --cpu --num_processes 2 build/examples/minimal
 
