@@ -1,4 +1,4 @@
-// accel: everything a training program uses. Include single headers where compile time matters.
+// accel: all headers for a training program. Include single headers if compile time matters.
 #pragma once
 
 #include <ATen/TensorOperators.h>

@@ -1,4 +1,4 @@
-// AsyncSave: a checkpoint that is written while training goes on.
+// AsyncSave: a checkpoint that is written while training continues.
 //
 //   accel::AsyncSave saving = accel::async_save_checkpoint(folder, accelerator.checkpoint_objects(), {.step = step});
 //   ... train ...
@@ -45,7 +45,7 @@ class ACCEL_EXPORT AsyncSave {
   std::shared_ptr<Task> task_;
 };
 
-// Starts a save. Hooks run before it returns. Errors  those of save_checkpoint() about the objects and the folder; wait() throws
+// Starts a save. Hooks run before it returns. Errors  of save_checkpoint() about the objects and the folder; wait() throws
 // later errors. Requires: every rank calls it.
 [[nodiscard]] ACCEL_EXPORT AsyncSave async_save_checkpoint(const std::filesystem::path& folder,
                                                            const CheckpointObjects& objects,

@@ -1,6 +1,6 @@
 // Available: what this program and this machine have.
 //
-// The build of this program's LibTorch decides, not the machine: with LibTorch for the CPU alone is_cuda_available() is false on a
+// The build of this program's LibTorch decides, not the machine: with a LibTorch for the CPU is_cuda_available() is false on a
 // machine with GPUs.
 //
 // Threads:  any.
@@ -16,11 +16,11 @@
 namespace accel {
 
 // Whether LibTorch can compute on a device of this type here. NPU, MLU, MUSA and SDAA are one type, PrivateUse1, under the
-// name that their library registers; ask for them by name.
+// name that their library registers; query them by name.
 [[nodiscard]] ACCEL_EXPORT bool is_device_available(c10::DeviceType type);
 [[nodiscard]] ACCEL_EXPORT bool is_private_device_available(const char* name);
 
-// The same, of one type of device each.
+// The same, each for one type of device.
 [[nodiscard]] inline bool is_cuda_available() {
   return is_device_available(c10::DeviceType::CUDA);
 }

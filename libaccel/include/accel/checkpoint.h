@@ -118,7 +118,7 @@ enum class AsyncCopy {
   // Before the call returns, so it takes the time of a memory copy. Always safe.
   kAtOnce,
   // During the next forward and backward, before the next step. The call takes only some messages between the ranks. It copies at once
-  // what a forward may change (buffers, generators, positions of loaders, registered objects), optimizers of your own classes, and
+  // everything that a forward may change (buffers, generators, positions of loaders, registered objects), optimizers of your own classes, and
   // tensors outside ordinary CPU memory. The thread of the save copies parameters and optimizer states. Before code writes to one of
   // them, the rest is copied: steps, loads, averages, weights sent between ranks, and every operator of LibTorch. So the checkpoint has
   // the state of the call, to the bit.
@@ -179,7 +179,7 @@ struct CheckpointSeriesOptions {
   std::filesystem::path folder;    // <project_dir>/checkpoints
   std::optional<int> total_limit;  // checkpoints kept; at least 1
   std::int64_t iteration = 0;      // the number of the next checkpoint
-  std::int64_t restart_count = 0;  // above 0: numbers go on after those that exist
+  std::int64_t restart_count = 0;  // above 0: numbers continue after the existing ones
   bool save_on_each_node = false;
 };
 
@@ -255,7 +255,7 @@ class ACCEL_EXPORT CheckpointSeries {
 
   CheckpointSeriesOptions options_;
   checkpoint::FileSystem* file_system_;
-  checkpoint::RankExchange* ranks_ = nullptr;  // nullptr: those of the process group
+  checkpoint::RankExchange* ranks_ = nullptr;  // nullptr: the ranks of the process group
   std::optional<std::int64_t> generation_;     // of this run; known from its first load or save on
 };
 
@@ -276,7 +276,7 @@ ACCEL_EXPORT void save_model(const torch::nn::Module& model,
                              const std::filesystem::path& folder,
                              const SaveModelOptions& options = {});
 
-// Names and defaults are those of HF Accelerate.
+// Names and defaults are the same as in HF Accelerate.
 struct LoadModelOptions {
   // The places of submodules, and the folder for "disk". kUnsupported unless both are empty.
   std::map<std::string, std::string> device_map;

@@ -32,7 +32,7 @@
 
 namespace torch::data {
 template <typename Data, typename Target>
-struct Example;  // not <torch/data/example.h>, which brings all operators of ATen with it
+struct Example;  // not <torch/data/example.h>, which includes all operators of ATen
 }  // namespace torch::data
 
 namespace accel {

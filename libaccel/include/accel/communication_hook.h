@@ -76,7 +76,7 @@ ACCEL_EXPORT CommunicationHook fp16_compress_wrapper(CommunicationHook hook);
 ACCEL_EXPORT CommunicationHook bf16_compress_wrapper(CommunicationHook hook);
 
 // Options of kPowerSgd and kBatchedPowerSgd. The ranks exchange gradients as P Q^T with few columns. The remainder is added to the
-// gradients of the next step. Names and defaults are those of PyTorch's PowerSGDState.
+// gradients of the next step. Names and defaults are the same as in PyTorch's PowerSGDState.
 // Memory: with error feedback a copy of all gradients. Checkpoints contain the state: a run that resumes with the same number of
 // ranks equals an uninterrupted one to the bit.
 // Source: Vogels et al. 2019, "PowerSGD", algorithms 1 and 2; tests/peer/train_peer.py compares with PyTorch's.

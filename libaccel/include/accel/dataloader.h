@@ -15,7 +15,7 @@
 //
 // Threads:  one thread iterates. num_workers threads call the dataset's get() and the collate function,
 //           which must be thread-safe; random numbers drawn in them are then not repeatable. An
-//           iterable dataset is read ahead by one thread, whatever num_workers says.
+//           iterable dataset is read ahead by one thread, for any num_workers.
 // Cost:     one batch ahead; with workers num_workers * prefetch_factor more.
 // Errors    an exception while a batch is read ahead is thrown in place of that batch, after the batches before it.
 // Source:   the order: batch_samplers.h, iterable_shard.h; rank 0 reading for all: batch_dispatch.h.

@@ -13,7 +13,7 @@
 //     }
 //   }  // all ranks have the same weights; gradients are exchanged again
 //
-// With the global parameters G of a fragment of layers, and P those of a rank:
+// With the global parameters G of a fragment of layers, and the parameters P of a rank:
 //
 //   after so many steps            begins      D = mean over the ranks of (G - P), in fp32: the outer gradient
 //   fragment_sync_delay later      is merged   G = outer optimizer(G, D);  P = (1 - alpha) G + alpha P
@@ -27,7 +27,7 @@
 // A checkpoint within the scope contains G, the state of the outer optimizer and the count of steps. For each rank it contains the
 // parameters, buffers and the state of the inner optimizer. With the same number of ranks, a resumed run equals an uninterrupted
 // one to the bit. With another number all ranks begin at G. Make the scope before load_state(), which refuses a checkpoint without a
-// DiLoCo state. The weights in a checkpoint, and those of save_model() within the scope, are rank 0's own.
+// DiLoCo state. Within the scope, checkpoints and save_model() contain the weights of rank 0.
 //
 // Threads:  the thread that trains; one thread of libaccel for each exchange. Every rank calls step() equally often.
 // Cost:     G and the outer momentum in fp32, and an outer gradient: 3 times the parameters in memory. The bytes of an all-reduce of the

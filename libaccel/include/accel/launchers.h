@@ -1,7 +1,7 @@
 // Launchers: start the ranks of a training from inside a running program.
 //
 // debug_launcher() and notebook_launcher() run one function in several processes and wait for all of them. The processes
-// are workers of an accel-shim, like those of accel-launch. The shim hosts the store, restarts workers, puts prefixes before
+// are workers of an accel-shim, like the workers of accel-launch. The shim hosts the store, restarts workers, puts prefixes before
 // their lines, and ends all of them when the calling program ends in any way. The calling program becomes neither their
 // parent nor a subreaper.
 //
@@ -75,7 +75,7 @@ class ACCEL_EXPORT LaunchFunction {
   std::function<void()> body_;
 };
 
-// The names are those of accelerate.notebook_launcher().
+// The names are the same as in accelerate.notebook_launcher().
 struct NotebookLauncherOptions {
   // The number of workers on this node; must be given. 1 on one node without restarts calls the function in the program
   // itself, with mixed_precision and env. Then there is no worker to prefix or to stop, and exceptions arrive unchanged.

@@ -1,4 +1,4 @@
-// Logging: a logger that knows the ranks, and the place of its caller.
+// Logging: a logger that knows the ranks, and the source line of its caller.
 //
 //   const accel::Logger logger = accel::get_logger("train");
 //   logger.info("epoch 3 begins");                             // on the main process
@@ -7,11 +7,11 @@
 //
 //   2026-01-31 12:00:00.000 info train train.cc:42 [RANK 0] epoch 3 begins
 //
-// Lines go to stderr, in colour on a terminal. The level is that of get_logger(), else of
-// ACCELERATE_LOG_LEVEL (debug, info, warning, error, critical), else info. A PartialState must
+// Lines go to stderr, in colour on a terminal. The level comes from get_logger(), else from
+// ACCELERATE_LOG_LEVEL (debug, info, warning, error, critical), else it is info. A PartialState must
 // exist.
 //
-// Threads:  all functions but those with in_order may be called from any thread.
+// Threads:  any thread may call all functions, except with in_order.
 #pragma once
 
 #include <concepts>
@@ -28,7 +28,7 @@ namespace accel {
 
 class LogBackend;
 
-// A text and where it stands in the source. Made from the text alone at the place of the call.
+// A text and its place in the source. It is constructed from the text at the place of the call.
 class LogMessage {
  public:
   template <typename Text>
@@ -63,7 +63,7 @@ class ACCEL_EXPORT Logger {
   void warning(const LogMessage& message, const LogOptions& options = {}) const;
   void error(const LogMessage& message, const LogOptions& options = {}) const;
   void critical(const LogMessage& message, const LogOptions& options = {}) const;
-  // Like warning(), but a text that this logger's name has warned of before is left out.
+  // Like warning(), but each text is shown only once for the name of this logger.
   void warning_once(const LogMessage& message, const LogOptions& options = {}) const;
 
   // Whether messages of that level are shown.
@@ -77,8 +77,8 @@ class ACCEL_EXPORT Logger {
   std::shared_ptr<LogBackend> backend_;
 };
 
-// The logger of that name; a level given here holds for all handles of the name.
-// Errors  kEnvInvalid when ACCELERATE_LOG_LEVEL names no level.
+// The logger of that name; the level applies to all handles of the name.
+// Errors  kEnvInvalid if ACCELERATE_LOG_LEVEL is not a level.
 ACCEL_EXPORT Logger get_logger(std::string_view name, std::optional<LogLevel> level = std::nullopt);
 
 }  // namespace accel

@@ -49,7 +49,7 @@ class ACCEL_EXPORT BackwardOptimizer : public detail::CheckpointedOptimizer {
 
 struct ACCEL_EXPORT LomoOptions : torch::optim::OptimizerCloneableOptions<LomoOptions> {
   LomoOptions(double lr = 1e-3);  // NOLINT: implicit, as in LibTorch
-  TORCH_ARG(double, lr) = 1e-3;   // that of the last backward
+  TORCH_ARG(double, lr) = 1e-3;   // the rate of the last backward
   // Above 0; set only one of them. With fp16 the norm is clipped to 1 unless clip_grad_norm is set.
   TORCH_ARG(std::optional<double>, clip_grad_norm) = std::nullopt;
   TORCH_ARG(std::optional<double>, clip_grad_value) = std::nullopt;

@@ -50,7 +50,7 @@ template <typename Handle>
   return detail::memory_use(*model.runtime());
 }
 
-// Counts all parameters of the optimizer, also those of other models. Throws kUnsupported, naming the type, for an optimizer that is
+// Counts all parameters of the optimizer, also parameters of other models. Throws kUnsupported, naming the type, for an optimizer that is
 // not LibTorch's.
 template <typename Handle>
 [[nodiscard]] MemoryUse memory_use(const Prepared<Handle>& model,

@@ -1,6 +1,6 @@
-// MicroBatches: which micro-batches of a step are a rank's, in reproducible training (AcceleratorOptions::reproducible).
+// MicroBatches: divides the micro-batches of a step over the ranks, in reproducible training (AcceleratorOptions::reproducible).
 //
-// A step has as many micro-batches whatever the number of ranks; each rank has a run of them, without gaps between ranks:
+// The number of micro-batches in a step does not depend on the number of ranks. Each rank has a contiguous run of them:
 //
 //   8 micro-batches, 3 ranks:   |0 1|2 3 4|5 6 7|
 //
@@ -22,7 +22,7 @@ struct MicroBatches {
 };
 
 // Rank r has [r * total / world_size, (r + 1) * total / world_size), rounded down. Throws kInvalidArgument when there are
-// fewer micro-batches than ranks, and for a rank that is none of them.
+// fewer micro-batches than ranks, and for an invalid rank.
 [[nodiscard]] ACCEL_EXPORT MicroBatches micro_batches_of(std::int64_t total,
                                                          std::int64_t rank,
                                                          std::int64_t world_size);

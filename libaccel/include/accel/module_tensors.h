@@ -86,7 +86,7 @@ class ACCEL_EXPORT AlignedModule {
   std::vector<std::pair<at::Tensor, at::Tensor>> before_;  // a tensor, and its memory
 };
 
-// Loads the module's own weights on disk into memory, without those of submodules: for code that
+// Loads the module's own weights on disk into memory, without its submodules: for code that
 // uses addresses or writes. A module without such weights is unchanged. Errors  throws
 // kUnsupported: a device other than the CPU.
 [[nodiscard]] ACCEL_EXPORT AlignedModule align_module_device(

@@ -27,7 +27,7 @@
 namespace accel {
 
 enum class OnAnomaly {
-  kWarn,   // a line in the log, and in the launcher's report; training goes on
+  kWarn,   // a line in the log, and in the launcher's report; training continues
   kThrow,  // backward() throws kNotFinite on all ranks, before any optimizer steps. Not for losses that jump: those are told
 };
 
@@ -36,7 +36,7 @@ struct TrainingAnomaly {
   enum class Kind { kGradientNotFinite, kLossNotFinite, kLossSpike };
   Kind kind = Kind::kLossSpike;
   int rank = 0;
-  std::int64_t backward = 0;  // its number, from 1; a restarted job goes on counting
+  std::int64_t backward = 0;  // its number, from 1; a restarted job continues the count
   std::string parameter;      // of a gradient
   double loss = 0;            // of a loss
   double score = 0;           // of a loss that jumps

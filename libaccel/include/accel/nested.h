@@ -1,4 +1,4 @@
-// Nested: what can hold tensors, and walking through it.
+// Nested: data that can hold tensors, and functions that visit it.
 //
 // Nested data is a tensor, or a vector, array, map, unordered_map, tuple, pair, optional or variant
 // of nested data, or a struct that lists its members:
@@ -102,7 +102,7 @@ requires(HasFields<T> || ExampleLike<T>) struct Contains<T, Leaf>
     : AnyMember<T, Leaf, decltype(fields_of<T>())> {
 };
 
-// The entries of a map in the order of the keys, whatever the map.
+// The entries of a map in the order of the keys, for each kind of map.
 template <typename Map>
 std::vector<typename Map::const_pointer> sorted_entries(const Map& data) {
   std::vector<typename Map::const_pointer> entries;
@@ -118,7 +118,7 @@ std::vector<typename Map::const_pointer> sorted_entries(const Map& data) {
 
 }  // namespace detail
 
-// Holds tensors somewhere, as far as its type says.
+// Whether the type can hold tensors.
 template <typename T>
 concept TensorNested = detail::Contains<std::remove_cvref_t<T>, at::Tensor>::value;
 
@@ -154,7 +154,7 @@ requires(HasFields<T> || ExampleLike<T>) struct IsNested<T>
 
 }  // namespace detail
 
-// Nested data only: no leaf is of a class that could hide tensors.
+// Only nested data: no leaf has a class that could hide tensors.
 template <typename T>
 concept Nested = detail::IsNested<std::remove_cvref_t<T>>::value;
 
@@ -184,7 +184,7 @@ void for_each_leaf(const T& data, F&& visit) {
 
 // The same structure with apply(leaf) in place of every Leaf, called in order. Structs with
 // fields() need an apply() that returns a Leaf; the containers take any type. When apply has a
-// member skips(key), the map entries for which it is true stay as they are.
+// member skips(key), map entries for which it is true do not change.
 template <typename Leaf, typename T, typename F>
 auto map_leaves(const T& data, F&& apply);
 

@@ -39,9 +39,9 @@ class Training;
 
 // Counts steps in the backward (step_in_backward of the plugins).
 struct BackwardSteps {
-  std::int64_t kept = 0;  // what was stepped in the backward was right
+  std::int64_t kept = 0;  // steps in the backward that were correct
   std::int64_t undone =
-      0;  // it was not, as when gradients were clipped, and was stepped anew or skipped
+      0;  // steps that were not (gradients were clipped, for example); repeated or skipped
 };
 
 // A prepared optimizer: it steps when an accumulation is complete.
@@ -114,8 +114,9 @@ class ACCEL_EXPORT AcceleratedOptimizer {
 };
 
 struct AcceleratedSchedulerOptions {
-  bool step_with_optimizer = true;  // false: every step() steps, whatever the optimizers did
-  bool split_batches = false;       // true: one step per batch, whatever the number of processes
+  bool step_with_optimizer =
+      true;                    // false: every step() steps, also if the optimizers skipped theirs
+  bool split_batches = false;  // true: one step per batch, for any number of processes
 };
 
 // Steps the schedule once for each batch of all processes: num_processes times per optimizer step.

@@ -1,9 +1,9 @@
-// Permutation: a random order of 0, 1, ..., size - 1 that is computed for each position, with no list.
+// Permutation: a random order of 0, 1, ..., size - 1; each position is computed, without a list.
 //
 // Threads:  any.
 // Cost:     eight multiplications of 64 bits for a position; no memory.
 // Source:   Black and Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002), the generalised Feistel network with
-//           cycle walking; the mixing function is that of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+//           cycle walking; the mixing function is the one of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class ACCEL_EXPORT Permutation {
   static constexpr std::size_t kNumRounds = 8;
 
   std::int64_t size_;
-  // A position is left * num_right_ + right, of num_left_ * num_right_ >= size_ ones.
+  // A position is left * num_right_ + right; num_left_ * num_right_ >= size_.
   std::uint64_t num_left_;
   std::uint64_t num_right_;
   std::array<std::uint64_t, kNumRounds> keys_{};

@@ -30,7 +30,7 @@ namespace accel {
 struct KeyAverage {
   std::string key;
   std::int64_t count = 0;
-  bool is_async = false;  // it ends on another thread than it began on
+  bool is_async = false;  // it ends on another thread than where it began
   double cpu_time_total = 0;
   double self_cpu_time_total = 0;
   std::int64_t cpu_memory_usage = 0;  // bytes allocated minus bytes freed

@@ -1,4 +1,4 @@
-// Rendezvous: a meeting point for ranks without a launcher of accel, such as those of an MPI communicator.
+// Rendezvous: a meeting point for ranks without a launcher of accel, such as the ranks of an MPI communicator.
 //
 //   std::optional<accel::Rendezvous> rendezvous;
 //   if (rank == 0) rendezvous.emplace();                                  // opens a store on a free port
@@ -35,7 +35,7 @@ class ACCEL_EXPORT Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  // "HOST:PORT/TOKEN", less than 320 characters. The token tells groups of one store apart from those of an older one.
+  // "HOST:PORT/TOKEN", less than 320 characters. The token distinguishes groups of this store from groups of an older store.
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
 
  private:

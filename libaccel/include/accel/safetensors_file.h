@@ -5,9 +5,9 @@
 // or the new one, never a part. Reading checks the whole header before the first tensor is
 // allocated.
 //
-// Dtypes:   all of the format that LibTorch has: bool, (u)int8 to 64, float8 (all five), float16,
+// Dtypes:   all dtypes of the format that LibTorch has: bool, (u)int8 to 64, float8 (all five), float16,
 //           bfloat16, float32, float64, complex64, and float4 packed two to a byte.
-// Threads:  functions without state; two that write the same path at once leave either one's file.
+// Threads:  functions without state; if two write the same path at once, the file of one of them remains.
 // Cost:     one pass over the data. A tensor that is not contiguous or not on the CPU is copied,
 //           one at a time.
 // Source:   docs/reference/checkpoint_format.md; equality to the bit in tests/peer/safetensors_interop.py.
@@ -33,8 +33,8 @@ ACCEL_EXPORT void save_file(const TensorMap& tensors,
                             const std::filesystem::path& path,
                             const Metadata& metadata = {});
 
-// Reads all tensors into memory of their own, on the CPU.
-// Errors  kSafetensorsHeader (what is wrong with which tensor), kUnsupported (a dtype that LibTorch
+// Reads all tensors to new memory, on the CPU.
+// Errors  kSafetensorsHeader (names the tensor and the fault), kUnsupported (a dtype that LibTorch
 //         lacks: F6), kFileIo.
 ACCEL_EXPORT TensorMap load_file(const std::filesystem::path& path);
 

@@ -84,7 +84,7 @@ class ACCEL_EXPORT SaveOnDisk {
     std::int64_t num_written = 0;  // memories of tensors, each once
     std::int64_t bytes_written = 0;
     std::int64_t num_read = 0;
-    std::int64_t num_waits = 0;  // of the backward, for what was not there yet
+    std::int64_t num_waits = 0;  // of the backward, for data that was not read yet
     std::int64_t file_bytes = 0;
   };
   [[nodiscard]] Statistics statistics() const;

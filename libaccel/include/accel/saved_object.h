@@ -57,7 +57,7 @@ ACCEL_EXPORT void save(const c10::IValue& object,
 
 // folder/custom_checkpoint_{index}.pkl, as in checkpoints of save_state() in the format of HF Accelerate: one dictionary of the values
 // and tensors of the object's state. A load skips values that a StateDict cannot hold (none, nested objects); it reads nested
-// dictionaries as "outer.inner". Errors  those of save(), of load(), and of the object.
+// dictionaries as "outer.inner". Errors  of save(), of load(), and of the object.
 ACCEL_EXPORT void save_custom_state(const Stateful& object,
                                     const std::filesystem::path& folder,
                                     std::size_t index = 0,

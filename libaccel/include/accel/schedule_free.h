@@ -34,7 +34,7 @@ namespace accel {
 // The progress of both optimizers, for each group. Part of checkpoints.
 struct ScheduleFreeProgress {
   std::int64_t k = 0;       // steps
-  bool train_mode = false;  // what the parameters hold
+  bool train_mode = false;  // the current content of the parameters
   double weight_sum = 0;    // of all steps in the average
   double lr_max = -1;
   double scheduled_lr = 0;  // of the last step, warm-up included

@@ -51,7 +51,7 @@ class ACCEL_EXPORT ScriptModuleImpl : public torch::nn::Module {
   std::unique_ptr<torch::jit::Module> script_;
 };
 
-// As TORCH_MODULE(ScriptModule), with its own operator(): the one of TORCH_MODULE needs a forward() that is not a template.
+// As TORCH_MODULE(ScriptModule), with its own operator(): the operator of TORCH_MODULE needs a forward() that is not a template.
 class ScriptModule : public torch::nn::ModuleHolder<ScriptModuleImpl> {
  public:
   using torch::nn::ModuleHolder<ScriptModuleImpl>::ModuleHolder;

@@ -1,7 +1,7 @@
 // StateDict: the state of an object in a checkpoint: named tensors and named plain values.
 //
-// Anything with state_dict() and load_state_dict(const StateDict&) can be registered for
-// checkpointing. Tensors go into a safetensors file, values into JSON; both keep their names.
+// Any object with state_dict() and load_state_dict(const StateDict&) can be registered for
+// checkpointing. Tensors go to a safetensors file, values to JSON; both keep their names.
 #pragma once
 
 #include <cstdint>

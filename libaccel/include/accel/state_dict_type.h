@@ -1,7 +1,7 @@
-// StateDictType: the form of a sharded model's or optimizer's state when it is handed over or saved, with the names of Accelerate.
+// StateDictType: the form in which the state of a sharded model or optimizer is returned or saved, with the names of Accelerate.
 //
 //   FULL_STATE_DICT      whole tensors by name, gathered on rank 0
-//   SHARDED_STATE_DICT   of each tensor the part that this rank has
+//   SHARDED_STATE_DICT   this rank's part of each tensor
 //   LOCAL_STATE_DICT     this rank's flat shards, as training has them
 //
 // Source:   docs/guides/sharding.md, "State dicts".
@@ -9,13 +9,14 @@
 
 namespace accel {
 
-// The numbers of PyTorch and Accelerate are one higher.
+// PyTorch's and Accelerate's numbers are higher by one.
 enum class StateDictType { kFull, kLocal, kSharded };
 
 struct StateDictConfig {
   bool offload_to_cpu =
-      true;  // FULL: whole tensors come in memory of the CPU, whatever device the model is on
-  bool rank0_only = true;  // FULL: the other ranks get an empty dict; false: all get all
+      true;  // FULL: whole tensors are in memory of the CPU, for models on any device
+  bool rank0_only =
+      true;  // FULL: the other ranks get an empty dict; false: all ranks get everything
 };
 
 }  // namespace accel

@@ -17,7 +17,7 @@
 //   });
 //
 // Hooks run on every rank, in the order of registration. An exception of a hook fails the save or the load on all ranks. Then
-// nothing that existed before is changed, except what a load hook changed itself.
+// no existing state is changed, except by a load hook itself.
 //
 // Threads:  the thread that trains.
 #pragma once

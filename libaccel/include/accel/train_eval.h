@@ -13,9 +13,9 @@ class ACCEL_EXPORT TrainEval {
  public:
   virtual ~TrainEval() = default;
 
-  // Sets the parameters for training steps. Does nothing if they are set so already.
+  // Sets the parameters for training steps. Does nothing if they are already set.
   virtual void train() = 0;
-  // Sets the parameters for evaluation, or for saving the finished model. Does nothing if they are set so already.
+  // Sets the parameters for evaluation, or for saving the finished model. Does nothing if they are already set.
   virtual void eval() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Version: which accel this is and which LibTorch it was built for.
+// Version: the versions of accel and of the LibTorch that it was built for.
 #pragma once
 
 #include <string_view>

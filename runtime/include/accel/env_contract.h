@@ -70,8 +70,8 @@ ACCEL_EXPORT EnvLookup process_env();
 
 struct EnvVariable {
   std::string_view name;
-  std::string_view set_by;   // who writes it
-  std::string_view read_by;  // who reads it
+  std::string_view set_by;   // the writer
+  std::string_view read_by;  // the reader
   std::string_view format;   // "int", "True/False", ...
   std::string_view meaning;  // one sentence
 };

@@ -1,7 +1,7 @@
 // Result: a value or an Error, with the names of C++23's std::expected.
 //
-// The torch-free parts return Result and do not throw; libaccel throws accel::Error. or_throw() and
-// to_result() are the two bridges between them.
+// The parts without LibTorch return Result and do not throw; libaccel throws accel::Error. or_throw() and
+// to_result() convert between them.
 #pragma once
 
 #include <exception>
@@ -44,7 +44,7 @@ class [[nodiscard]] Result {
   std::variant<T, Error> state_;
 };
 
-// Of a function that returns nothing.
+// For a function without a value.
 template <>
 class [[nodiscard]] Result<void> {
  public:
@@ -72,7 +72,7 @@ T or_throw(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-// Runs fn() and turns what it throws into an Error (kInternal unless it is an accel::Error).
+// Runs fn() and turns its exception into an Error (kInternal unless it is an accel::Error).
 template <typename F>
 auto to_result(F&& fn) -> Result<std::invoke_result_t<F>> {
   try {

@@ -1,4 +1,4 @@
-! accel in Fortran: the functions of accel/c/accel.h, which says what each does, with texts, logicals and arrays of Fortran.
+! accel in Fortran: the functions of accel/c/accel.h with Fortran's texts, logicals and arrays. That header describes each function.
 !
 !   use accel
 !   type(accel_accelerator) :: accelerator
@@ -12,14 +12,14 @@
 !
 ! Module files belong to one compiler: compile this file with yours (Fortran 2018; tested with gfortran 12) and link with libaccel.
 !
-! Codes     functions return accel_ok or an accel_error_*; accel_last_error() has the words.
-! Arrays    of any rank, real32, real64, int32 or int64, contiguous. Nothing is copied: a(nx, ny, batch) is what the model calls
-!           (batch, ny, nx). An array that stays bound (accel_bind_input, accel_register_array) has the attribute target, and lives in
-!           a module, in the main program, or is allocated, for as long as it is bound. Arrays of other types: accel_array_of().
+! Codes     functions return accel_ok or an accel_error_*; accel_last_error() gives the message.
+! Arrays    of any rank, real32, real64, int32 or int64, contiguous. Nothing is copied: a(nx, ny, batch) has the shape
+!           (batch, ny, nx) in the model. An array that stays bound (accel_bind_input, accel_register_array) needs the attribute target,
+!           and must be in a module, in the main program, or allocated, as long as it is bound. Arrays of other types: accel_array_of().
 ! Texts     blanks at the end are not part of a name or a path.
 !
-! Procedures that take arrays are there once for each of the four types, for Fortran has no templates: array_real32 and its like say how
-! memory is described, and all others are the same but for the name.
+! Procedures that take arrays exist once for each of the four types, because Fortran has no templates: array_real32 etc. describe the
+! memory, and all others differ only in the name.
 module accel
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
@@ -119,7 +119,7 @@ module accel
     character(accel_address_size) :: address = ""
   end type
 
-  ! Texts that are blank, and a world_size of 0: what the launcher says.
+  ! Texts that are blank, and a world_size of 0: the launcher's values.
   type, public :: accel_options
     type(accel_communicator) :: communicator = accel_communicator(world_size=0)
     character(16) :: mixed_precision = ""
@@ -444,7 +444,7 @@ module accel
 
 contains
 
-  ! A text as C has it.
+  ! A text in the form of C.
   pure function c_text(text) result(characters)
     character(*), intent(in) :: text
     character(kind=c_char) :: characters(len_trim(text) + 1)
@@ -471,7 +471,7 @@ contains
     end do
   end function
 
-  ! C has the dimensions in reverse. Of an array with gaps it is told so, and refuses it in its own words.
+  ! C has the dimensions in reverse order. The dtype marks an array with gaps, which C refuses with its own message.
   function array_at(dtype, extents, has_no_gaps) result(array)
     integer(c_int), intent(in) :: dtype
     integer(c_int64_t), intent(in) :: extents(:)
@@ -854,7 +854,7 @@ contains
     code = c_save_model(model%handle, c_text(folder))
   end function
 
-  ! The words of the last function that failed.
+  ! The message of the last function that failed.
   function accel_last_error() result(text)
     character(:), allocatable :: text
     text = fortran_text(c_last_error())
@@ -991,7 +991,7 @@ contains
     code = c_describe_input(model%handle, c_text(name), array)
   end function
 
-  ! Of the output that is the loss; accel_backward(model, name, gradient) starts from another one.
+  ! From the output that is the loss; accel_backward(model, name, gradient) starts from another output.
   function backward_loss(model) result(code)
     type(accel_model), intent(in) :: model
     integer(c_int) :: code

@@ -1,4 +1,4 @@
-// Concatenate: one batch out of several of the same structure (see nested.h).
+// Concatenate: joins several batches of the same structure (see nested.h) to one.
 //
 // Threads:  no state. Cost: one copy of all tensors.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace accel {
 
-// Joins batches of the same structure: tensors along `dim`, vectors that hold no tensors one after
+// Joins batches of the same structure: tensors along `dim`, vectors without tensors one after
 // another. Other leaves must be equal in all batches. Errors  kInvalidArgument for no batch, or for
 // batches that differ in structure.
 template <typename T>

@@ -2,9 +2,9 @@
 //
 // A rank without further batches leaves the scope: it has joined. It stays in the destructor until the last rank has joined.
 // Meanwhile it takes part in each step of the other ranks: its gradients count as zero, and it makes the same steps of optimizers and
-// schedulers. At the end all copies of a model equal that of the last rank that joined.
+// schedulers. At the end all copies of a model equal the copy of the last rank that joined.
 //
-//   joined   what all ranks do together             by
+//   joined   calls of all ranks together            in
 //   waits    forward(), backward(), accumulate(),   the prepared model, Accelerator
 //            clip_grad_norm_(), clip_grad_value_(),
 //            unscale_gradients()

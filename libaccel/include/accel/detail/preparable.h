@@ -91,8 +91,8 @@ std::shared_ptr<T> borrowed(T& object) {
   return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
 }
 
-// The object behind what a caller passed: borrowed when it is an lvalue, taken over when it is an
-// rvalue, shared when it is a smart pointer.
+// The object of an argument: an lvalue is borrowed, an rvalue is moved, a smart pointer is
+// shared.
 template <typename T>
 auto share(T&& object) {
   using Object = std::remove_cvref_t<T>;
@@ -106,7 +106,7 @@ auto share(T&& object) {
   }
 }
 
-// The type behind what a caller passed, smart pointers followed.
+// The type of the object of an argument; for a smart pointer the type that it points to.
 template <typename T>
 using ObjectOf = std::conditional_t<std::is_void_v<typename Pointee<std::remove_cvref_t<T>>::type>,
                                     std::remove_cvref_t<T>,
