@@ -52,8 +52,7 @@ ModelCall::ModelCall(const std::vector<std::string>& inputs, bool is_causal)
     } else {
       throw Error(ErrorCode::kUnsupported,
                   "the model has the input " + printable(name) +
-                      ", and accel train has nothing to put there: inputs are " +
-                      joined(inputs, ", "),
+                      ", and nothing is known to put there: inputs are " + joined(inputs, ", "),
                   "export it with the samples and `labels` alone, or write a program of your own "
                   "(docs/guides/exported-models.md)");
     }
@@ -71,15 +70,19 @@ ExportedInputs ModelCall::inputs(const at::Tensor& data, const at::Tensor& targe
   return ExportedInputs(std::move(values));
 }
 
+at::Tensor logits_of(const ExportedOutputs& outputs) {
+  const std::ptrdiff_t logits = output_of(outputs, "logits");
+  if (logits < 0 || outputs[static_cast<std::size_t>(logits)].dim() < 2) return {};
+  return outputs[static_cast<std::size_t>(logits)];
+}
+
 ModelCall::Answer ModelCall::answer(const ExportedOutputs& outputs,
                                     const at::Tensor& target) const {
   Answer answer;
   const std::ptrdiff_t loss = output_of(outputs, "loss");
   if (loss >= 0 && outputs[static_cast<std::size_t>(loss)].dim() == 0)
     answer.loss = outputs[static_cast<std::size_t>(loss)];
-  const std::ptrdiff_t logits = output_of(outputs, "logits");
-  if (logits >= 0 && outputs[static_cast<std::size_t>(logits)].dim() >= 2)
-    answer.logits = outputs[static_cast<std::size_t>(logits)];
+  answer.logits = logits_of(outputs);
   if (answer.loss.defined()) return answer;
   if (!answer.logits.defined()) {
     throw Error(

@@ -22,6 +22,9 @@ namespace accel::train {
 [[nodiscard]] std::vector<std::int64_t> sample_shape(const ExportedModel& net,
                                                      const std::string& input);
 
+// Those called "logits", or the only output. Not defined where there are none.
+[[nodiscard]] at::Tensor logits_of(const ExportedOutputs& outputs);
+
 class ModelCall {
  public:
   // Throws kUnsupported for an input that is none of the above.

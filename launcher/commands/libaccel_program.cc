@@ -1,9 +1,16 @@
 #include "launcher/commands/libaccel_program.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 #include <unistd.h>
+
+#include "launcher/flags/command_parser.h"
+#include "launcher/system/program_output.h"
 
 namespace accel::launcher {
 
@@ -26,6 +33,19 @@ Result<std::string> find_libaccel_program(std::string_view name) {
                "there is no " + std::string(name) + ": neither " + places[0] + " nor " + places[1] +
                    " can be executed; it is part of libaccel, which this installation lacks",
                "install libaccel as well, or build accel with -DACCEL_WITH_TORCH=ON");
+}
+
+int become_trainer(const char* command, const std::vector<std::string>& arguments) {
+  const auto program = find_libaccel_program(kTrainerProgram);
+  if (!program) return print_error(command, program.error());
+  std::vector<std::string> words = {*program, command};
+  std::ranges::transform(arguments, std::back_inserter(words), with_underscores);
+  const std::vector<char*> pointers = pointers_to(words);
+  ::execv(program->c_str(), pointers.data());
+  return print_error(command,
+                     Error(ErrorCode::kExecFailed,
+                           *program + " cannot be started: " + std::strerror(errno),
+                           "see whether the file is a program for this machine"));
 }
 
 }  // namespace accel::launcher

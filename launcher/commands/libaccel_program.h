@@ -18,4 +18,7 @@ inline constexpr const char* kTrainerProgram = "accel-trainer";
 // The first of them that can be executed. Errors  kUnsupported: libaccel is not installed.
 [[nodiscard]] Result<std::string> find_libaccel_program(std::string_view name);
 
+// Becomes the command of that name of accel-trainer; the exit status where it cannot. Arguments: flags as the user wrote them.
+int become_trainer(const char* command, const std::vector<std::string>& arguments);
+
 }  // namespace accel::launcher

@@ -7,6 +7,7 @@
 #include "launcher/commands/env_command.h"
 #include "launcher/commands/estimate_memory.h"
 #include "launcher/commands/export/export_command.h"
+#include "launcher/commands/generate_command.h"
 #include "launcher/commands/merge_weights.h"
 #include "launcher/commands/plan_command.h"
 #include "launcher/commands/plot/plot_command.h"
@@ -31,6 +32,7 @@ std::span<const LocalCommand> local_commands() noexcept {
        "what a model takes, from its files or its config.json",
        estimate_memory_command},
       {"export", "write a model of Python as a file that trains without Python", export_command},
+      {"generate", "generate tokens with an exported model of any size", generate_command},
       {"merge-weights",
        "make one model.safetensors of a sharded checkpoint",
        merge_weights_command},

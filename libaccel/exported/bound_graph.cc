@@ -184,9 +184,19 @@ std::vector<c10::IValue> BoundGraph::in_order(const ExportedInputs& inputs) cons
   return values;
 }
 
-void BoundGraph::load_tensors(Frame& frame) const {
-  for (const TensorInput& tensor : tensors_)
-    frame[tensor.value] = tensor.place ? tensor.place->tensor() : tensor.constant;
+void BoundGraph::load_tensors(Frame& frame, const TensorsByName& instead) const {
+  for (const TensorInput& tensor : tensors_) {
+    const auto other = instead.find(tensor.name);
+    frame[tensor.value] = other != instead.end() ? other->second
+                          : tensor.place         ? tensor.place->tensor()
+                                                 : tensor.constant;
+  }
+}
+
+const at::Tensor& BoundGraph::stored(const std::string& name) const {
+  const auto found = std::ranges::find(tensors_, name, &TensorInput::name);
+  const bool is_constant = found != tensors_.end() && !found->place;
+  return is_constant ? found->constant : places_.at(name).tensor();
 }
 
 void BoundGraph::add_hook(const std::shared_ptr<const HookedModule>& module,
@@ -217,14 +227,20 @@ c10::IValue BoundGraph::output_value(std::size_t output, const Frame& frame) con
   return constant_of(argument).value_or(c10::IValue());
 }
 
-void BoundGraph::write_back(const Frame& frame, const std::vector<c10::IValue>& inputs) const {
+void BoundGraph::write_back(const Frame& frame,
+                            const std::vector<c10::IValue>& inputs,
+                            const TensorsByName& instead) const {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
     const OutputSpec& output = graph_.outputs[i];
     if (output.kind == OutputSpec::Kind::kUser) continue;
     const at::Tensor value = output_value(i, frame).toTensor();
     if (output.kind != OutputSpec::Kind::kInputMutation) {
-      places_.at(output.target).tensor().copy_(value);
+      const bool is_buffer = output.kind == OutputSpec::Kind::kBufferMutation;
+      const auto other = is_buffer ? instead.find(output.target) : instead.end();
+      const at::Tensor& target =
+          other != instead.end() ? other->second : places_.at(output.target).tensor();
+      target.copy_(value);
       continue;
     }
     const std::vector<std::string> names = input_names();
@@ -234,7 +250,7 @@ void BoundGraph::write_back(const Frame& frame, const std::vector<c10::IValue>& 
   }
 }
 
-ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
+void BoundGraph::check(const std::vector<c10::IValue>& inputs) const {
   if (inputs.size() != user_values_.size())
     throw Error(ErrorCode::kInvalidArgument,
                 "the exported model takes " + std::to_string(user_values_.size()) + " inputs (" +
@@ -242,6 +258,10 @@ ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
                     std::to_string(inputs.size()),
                 "give all of them, or name them with ExportedInputs");
   check_->check(inputs);
+}
+
+ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
+  check(inputs);
   if (!code_ || !hooked_.empty()) return interpret(std::move(inputs));
   if (auto tensors = code_->run(
           inputs, [&](const TensorsByName& instead) { return interpret(inputs, instead).tensors; }))
@@ -252,10 +272,7 @@ ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
 ExportedOutputs BoundGraph::interpret(std::vector<c10::IValue> inputs,
                                       const TensorsByName& instead) const {
   Frame frame(program_.num_values());
-  load_tensors(frame);
-  for (const TensorInput& tensor : tensors_)
-    if (const auto other = instead.find(tensor.name); other != instead.end())
-      frame[tensor.value] = other->second;
+  load_tensors(frame, instead);
   const bool mutates =
       std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [](const OutputSpec& output) {
         return output.kind == OutputSpec::Kind::kInputMutation;
@@ -265,7 +282,23 @@ ExportedOutputs BoundGraph::interpret(std::vector<c10::IValue> inputs,
     if (program_.is_used(user_values_[i])) frame[user_values_[i]] = std::move(inputs[i]);
   inputs.clear();
   run_nodes(frame, 0, program_.num_nodes());
-  write_back(frame, kept);
+  return results_of(frame, kept, instead);
+}
+
+Frame BoundGraph::frame_of(const std::vector<c10::IValue>& inputs,
+                           const TensorsByName& instead) const {
+  check(inputs);
+  Frame frame(program_.num_values());
+  load_tensors(frame, instead);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (program_.is_used(user_values_[i])) frame[user_values_[i]] = inputs[i];
+  return frame;
+}
+
+ExportedOutputs BoundGraph::results_of(const Frame& frame,
+                                       const std::vector<c10::IValue>& inputs,
+                                       const TensorsByName& instead) const {
+  write_back(frame, inputs, instead);
   ExportedOutputs outputs;
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
     if (graph_.outputs[i].kind != OutputSpec::Kind::kUser) continue;

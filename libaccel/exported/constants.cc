@@ -1,7 +1,6 @@
 #include "libaccel/exported/constants.h"
 
-#include <ATen/ops/scalar_tensor.h>
-#include <c10/core/TensorImpl.h>
+#include <ATen/ScalarOps.h>
 
 namespace accel::exported {
 namespace {
@@ -194,14 +193,9 @@ std::optional<c10::IValue> constant_of(const Argument& argument) {
   return std::visit(ConstantVisitor{}, argument);
 }
 
+// Without the dispatcher: in a model that is made within init_empty_weights() it would get its memory later, as a plain tensor.
 at::Tensor wrapped_number(const c10::IValue& number) {
-  const at::ScalarType dtype = number.isDouble()          ? at::kDouble
-                               : number.isBool()          ? at::kBool
-                               : number.isComplexDouble() ? at::kComplexDouble
-                                                          : at::kLong;
-  at::Tensor tensor = at::scalar_tensor(number.toScalar(), dtype);
-  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return tensor;
+  return at::native::wrapped_scalar_tensor(number.toScalar());
 }
 
 c10::IValue adapted(c10::IValue value, const c10::Argument& to) {

@@ -39,6 +39,7 @@ class BoundGraph {
   void add_hook(const std::shared_ptr<const HookedModule>& module,
                 const std::shared_ptr<ModelHook>& hook);
   void clear_hooks() noexcept { hooked_.clear(); }
+  [[nodiscard]] bool has_hooks() const noexcept { return !hooked_.empty(); }
   // Constants are no part of the module: they follow it when it moves.
   void move_constants(const at::TensorOptions& options, bool non_blocking);
 
@@ -55,9 +56,20 @@ class BoundGraph {
   // What a range of nodes takes from the caller, then what it takes from nodes before it.
   [[nodiscard]] std::vector<std::size_t> values_into(std::size_t begin, std::size_t end) const;
 
+  // A parameter, buffer or constant. Throws std::out_of_range for a name that the graph does not take.
+  [[nodiscard]] const at::Tensor& stored(const std::string& name) const;
+
   // By name to by order. Throws kInvalidArgument.
   [[nodiscard]] std::vector<c10::IValue> in_order(const ExportedInputs& inputs) const;
   [[nodiscard]] ExportedOutputs run(std::vector<c10::IValue> inputs) const;
+  // A run in parts: inputs and tensors before the first node, those of `instead` in the place of the module's of their names. Throws
+  // kInvalidArgument for inputs that the graph does not take.
+  [[nodiscard]] Frame frame_of(const std::vector<c10::IValue>& inputs,
+                               const TensorsByName& instead) const;
+  // What the graph returns, after its last node. Writes what outputs write.
+  [[nodiscard]] ExportedOutputs results_of(const Frame& frame,
+                                           const std::vector<c10::IValue>& inputs,
+                                           const TensorsByName& instead) const;
   [[nodiscard]] std::vector<c10::IValue> run_range(std::size_t begin,
                                                    std::size_t end,
                                                    const std::vector<std::size_t>& ids,
@@ -71,12 +83,15 @@ class BoundGraph {
     std::optional<TensorPlace> place;
     at::Tensor constant;
   };
-  void load_tensors(Frame& frame) const;
+  void check(const std::vector<c10::IValue>& inputs) const;
+  void load_tensors(Frame& frame, const TensorsByName& instead = {}) const;
   void run_nodes(Frame& frame, std::size_t begin, std::size_t end) const;
   // instead: tensors that take the place of the module's, by name.
   [[nodiscard]] ExportedOutputs interpret(std::vector<c10::IValue> inputs,
                                           const TensorsByName& instead = {}) const;
-  void write_back(const Frame& frame, const std::vector<c10::IValue>& inputs) const;
+  void write_back(const Frame& frame,
+                  const std::vector<c10::IValue>& inputs,
+                  const TensorsByName& instead) const;
   [[nodiscard]] const InputSpec& user_input(const std::string& name) const;
   // -1: any. Empty for what is no tensor that the graph takes.
   [[nodiscard]] std::vector<std::int64_t> sizes_of(ValueId input) const;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -33,7 +34,8 @@ struct ExportArguments {
   std::vector<std::string> compile;
   bool trust_remote_code = false;
   int seed = 0;
-  int batch_size = 2;
+  std::optional<int> batch_size;
+  int max_cache_len = 0;
   int sequence_length = 64;
 };
 
@@ -77,7 +79,10 @@ void add_file_options(CLI::App& app, ExportArguments& arguments) {
       ->check([](const std::string& word) -> std::string {
         return word == "batch" || word == "sequence" ? "" : word + " is neither batch nor sequence";
       });
-  app.add_option("--batch_size", arguments.batch_size, "of the example; 2 by default")
+  app.add_option("--batch_size",
+                 arguments.batch_size,
+                 "of the example, 2 by default; with --max_cache_len the rows\n"
+                 "of the cache, 1 by default")
       ->check(CLI::PositiveNumber);
   app.add_option("--sequence_length", arguments.sequence_length, "of the example; 64 by default")
       ->check(CLI::PositiveNumber);
@@ -87,6 +92,11 @@ void add_file_options(CLI::App& app, ExportArguments& arguments) {
                  "model.safetensors in its folder, as from_pretrained() reads\n"
                  "them")
       ->check(CLI::IsMember({"inside", "beside"}));
+  app.add_option("--max_cache_len",
+                 arguments.max_cache_len,
+                 "for accel generate: a model of hf: with a cache of keys and\n"
+                 "values for so many tokens, which is not for training")
+      ->check(CLI::PositiveNumber);
   app.add_option("--compile",
                  arguments.compile,
                  "also write machine code of AOTInductor for the CPU of this\n"
@@ -107,7 +117,8 @@ nlohmann::json request_of(const ExportArguments& arguments) {
           {"weights", arguments.weights},
           {"random_weights", arguments.random_weights},
           {"seed", arguments.seed},
-          {"batch_size", arguments.batch_size},
+          {"batch_size", arguments.batch_size.value_or(arguments.max_cache_len > 0 ? 1 : 2)},
+          {"max_cache_len", arguments.max_cache_len},
           {"sequence_length", arguments.sequence_length},
           {"attention_mask", arguments.attention_mask},
           {"dropout", !arguments.no_dropout},
@@ -118,8 +129,13 @@ nlohmann::json request_of(const ExportArguments& arguments) {
 std::string report_of(const nlohmann::json& facts) {
   const auto differences = facts.value("differences", nlohmann::json::object());
   const std::string compiled = text_at(differences, "compiled");
-  return text_at(facts, "class") + " with " + text_at(facts, "parameters") +
-         " parameters; its largest differences from the module: " + text_at(differences, "eval") +
+  const std::string model =
+      text_at(facts, "class") + " with " + text_at(facts, "parameters") + " parameters";
+  const std::string places = text_at(facts, "max_cache_len");
+  if (!places.empty())
+    return model + " and a cache for " + places +
+           " tokens; its largest difference from the module: " + text_at(differences, "eval");
+  return model + "; its largest differences from the module: " + text_at(differences, "eval") +
          " in eval(), " + (compiled.empty() ? "" : compiled + " compiled, ") +
          text_at(differences, "train") + " in train(), " + text_at(differences, "gradients") +
          " in the gradients";

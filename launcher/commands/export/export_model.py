@@ -57,6 +57,7 @@ class Request:
     seed: int = 0
     batch_size: int = 2
     sequence_length: int = 64
+    max_cache_len: int = 0     # of a static cache with batch_size rows; 0: none
     attention_mask: bool = False
     dropout: bool = True
     compile: tuple = ()        # of eval and train
@@ -189,7 +190,8 @@ def transformers_subject(request, net, task):
         fixed["return_loss"] = True
     outputs = TASKS[task][1]
     if request.loss == "logits":
-        inputs.pop("labels", None)
+        for of_inputs in (inputs, axes):
+            of_inputs.pop("labels", None)
         fixed.pop("return_loss", None)
         outputs = outputs[1:]
 
@@ -489,6 +491,55 @@ def traced(request, subject):
     raise failure if isinstance(failure, Refusal) else not_exportable(subject, failure)
 
 
+def add_static_cache(request, subject):
+    """Keys and values lie in buffers of the module. From here on it takes tokens and their places, and gives logits."""
+    import torch
+    if subject.task != "causal-lm":
+        raise Refusal("usage", f"only models that predict the next token have a cache, and this one is for {subject.task or 'its own task'}",
+                      "leave out --max_cache_len, or give --task causal-lm")
+    if request.compile:
+        raise Refusal("usage", "a graph with a cache is not compiled", "leave out --compile, or --max_cache_len")
+    net = subject.net.eval()
+    net.config.use_cache = net.generation_config.use_cache = True
+    net.generation_config.cache_implementation = "static"
+    exporting = package("transformers.integrations.executorch", "transformers")
+    try:
+        holder = exporting.TorchExportableModuleForDecoderOnlyLM(net, batch_size=request.batch_size, max_cache_len=request.max_cache_len).model
+    except Exception as error:  # of the model's own code
+        raise Refusal("unsupported", f"the model has no static cache: {first_line(error)}", "leave out --max_cache_len") from None
+    cache = holder.static_cache if hasattr(holder, "static_cache") else holder.cache
+    for name, buffer in list(holder.named_buffers(recurse=False)):
+        net.register_buffer(name, buffer, persistent=False)
+    own = net.forward
+    argument = "past_key_values" if "past_key_values" in inspect.signature(own).parameters else "cache"
+
+    def forward(input_ids, cache_position):
+        for layer in cache.layers:
+            layer.cumulative_length.copy_(cache_position[0])
+        return {"logits": own(input_ids=input_ids, attention_mask=None, use_cache=True, **{argument: cache}).logits}
+
+    net.forward = forward
+    subject.axes = {"input_ids": {1: "sequence"}, "cache_position": {0: "sequence"}}
+    subject.inputs = {"input_ids": torch.ones(request.batch_size, 3, dtype=torch.long), "cache_position": torch.arange(3)}
+    return own
+
+
+def traced_with_cache(request, subject):
+    """Its graph, for any number of tokens, or where the model fixes that for one at a time."""
+    import torch
+    sequence = torch.export.Dim("sequence", min=1, max=request.max_cache_len)
+    one = {"input_ids": subject.inputs["input_ids"][:, :1], "cache_position": subject.inputs["cache_position"][:1]}
+    failure = None
+    for inputs, shapes in ((subject.inputs, ({1: sequence}, {0: sequence})), (one, None)):
+        try:
+            with torch.no_grad(), quiet_streams():  # strict: what the module reaches by its cache are its buffers
+                return torch.export.export(subject.net, tuple(inputs.values()), dynamic_shapes=shapes, strict=True)
+        except Exception as error:  # torch.export lets through whatever the model's code raises
+            failure = failure or error
+            subject.inputs = one
+    raise not_exportable(subject, failure)
+
+
 def not_exportable(subject, error):
     """Says which line of whose code the trace could not pass."""
     torch_folder = os.path.dirname(sys.modules["torch"].__file__)
@@ -742,7 +793,7 @@ def facts_of(request, subject, programs):
         "outputs": list(outputs) if isinstance(outputs, dict) else [],
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "weights": "inside" if request.weights == "inside" else BESIDE,
-        "compiled": list(request.compile),
+        "compiled": list(request.compile), **({"max_cache_len": request.max_cache_len} if request.max_cache_len else {}),
         "torch": torch.__version__, "transformers": getattr(transformers, "__version__", ""),
     }
 
@@ -830,6 +881,47 @@ def differences(request, subject, path):
             "gradients": max((largest_difference(value, found_gradients[name]) for name, value in expected_gradients.items()), default=0.0)}
 
 
+def cache_difference(request, subject, own, path):
+    """Between the module on the whole of some tokens and the re-loaded file on parts of them."""
+    import torch
+    loaded = torch.export.pt2_archive._package.load_pt2(path).exported_programs["model"].module()
+    length, at_once = min(6, request.max_cache_len), subject.inputs["input_ids"].shape[1]
+    draws = torch.Generator().manual_seed(EXAMPLE_SEED)
+    ids = torch.randint(3, subject.config.get_text_config().vocab_size, (request.batch_size, length), generator=draws)
+    with torch.no_grad():
+        expected = own(input_ids=ids, use_cache=False).logits
+        found = [loaded(ids[:, begin:begin + at_once], torch.arange(begin, min(begin + at_once, length)))["logits"]
+                 for begin in range(0, length, at_once)]
+    return largest_difference(expected, torch.cat(found, 1))
+
+
+def write_with_cache(request, subject, draft, folder):
+    """Writes the file, and returns its facts. One graph: it is for generating alone."""
+    own = add_static_cache(request, subject)
+    program = traced_with_cache(request, subject)
+    is_dynamic = subject.inputs["input_ids"].shape[1] > 1
+    facts = facts_of(dataclasses.replace(request, dynamic=("sequence",) if is_dynamic else ()), subject, {"eval": program})
+    write_archive(draft, {"model": program}, facts)
+    facts["differences"] = {"eval": cache_difference(request, subject, own, draft)}
+    if request.weights == "beside":
+        write_weights_beside(folder, subject)
+        write_archive(draft, {"model": program}, facts, with_weights=False)
+    return facts
+
+
+def write_for_training(request, subject, draft, folder):
+    """Writes the file with the graphs of both modes, and returns its facts."""
+    programs = {"model": traced(request, subject.in_mode("train")), "eval": traced(request, subject.in_mode("eval"))}
+    compiled = compiled_programs(request, subject, programs, os.path.dirname(draft))
+    facts = facts_of(request, subject, programs)
+    write_archive(draft, programs, facts, compiled=compiled)
+    facts["differences"] = differences(request, subject, draft)
+    if request.weights == "beside":
+        write_weights_beside(folder, subject)
+        write_archive(draft, programs, facts, with_weights=False, compiled=compiled)
+    return facts
+
+
 def export(request):
     """Writes the file, and returns its facts."""
     folder = os.path.dirname(os.path.abspath(request.output))
@@ -839,15 +931,8 @@ def export(request):
         raise Refusal("file.io", f"{request.output} cannot be written: {first_line(error)}", "name another file with --output") from None
     draft = os.path.join(drafts, os.path.basename(request.output))
     try:
-        subject = find_subject(request)
-        programs = {"model": traced(request, subject.in_mode("train")), "eval": traced(request, subject.in_mode("eval"))}
-        compiled = compiled_programs(request, subject, programs, drafts)
-        facts = facts_of(request, subject, programs)
-        write_archive(draft, programs, facts, compiled=compiled)
-        facts["differences"] = differences(request, subject, draft)
-        if request.weights == "beside":
-            write_weights_beside(folder, subject)
-            write_archive(draft, programs, facts, with_weights=False, compiled=compiled)
+        write = write_with_cache if request.max_cache_len else write_for_training
+        facts = write(request, find_subject(request), draft, folder)
         os.replace(draft, request.output)
     except OSError as error:
         raise Refusal("file.io", f"{request.output} cannot be written: {first_line(error)}",

@@ -194,6 +194,7 @@ class ACCEL_EXPORT ExportedModelImpl : public torch::nn::Module, public NonPersi
   [[nodiscard]] bool is_persistent_buffer(const std::string& name) const override;
 
  private:
+  friend class ExportedCalls;  // accel/exported_calls.h
   explicit ExportedModelImpl(std::unique_ptr<exported::LoadedModel> model);
   ExportedOutputs run(std::vector<c10::IValue> inputs);
 

@@ -2,7 +2,7 @@
 """Runs every command that README.md, CONTRIBUTING.md and the pages of docs/ show in a block of code.
 
 A command is a line of a block that is marked `sh`, or that begins with one of our programs. It runs in a folder with a
-small ./train, train.py, net.pt2 and agent.yaml. A tutorial has a folder of its own, and its commands run in their order: a block below a
+small ./train, train.py, net.pt2, decoder.pt2 and agent.yaml. A tutorial has a folder of its own, and its commands run in their order: a block below a
 line that ends in "`train.py`:" is that file from there on. What cannot run here within seconds is named in EXEMPT with the reason:
 a command that is new in a page fails until it runs or stands there.
 """
@@ -90,7 +90,9 @@ def make_root(root):
     (root / "train").write_text(TRAIN_SH)
     (root / "train").chmod(0o755)
     (root / "train.py").write_text(TRAIN_PY)
-    (root / "net.pt2").symlink_to(SOURCE / "tests/unit/libaccel/exported/models/blocks.pt2")
+    models = SOURCE / "tests/unit/libaccel/exported/models"
+    (root / "net.pt2").symlink_to(models / "blocks.pt2")
+    (root / "decoder.pt2").symlink_to(models / "cached.pt2")
     (root / "agent.yaml").write_text((SOURCE / "configs/agent.yaml").read_text())
 
 
@@ -111,7 +113,7 @@ def is_built(command):
         return (BUILD / "bin/accel-agent").exists()
     if command.startswith(("accel export", "accel train")) or "back.py" in command:  # models of transformers, and libaccel
         return (BUILD / "bin/accel-trainer").exists() and (PYTHON / "python").exists()
-    if command.startswith("accel plan"):
+    if command.startswith(("accel plan", "accel generate")):
         return (BUILD / "bin/accel-trainer").exists()
     if command.startswith("accel test"):  # part of libaccel
         return (BUILD / "bin/accel-selftest").exists()

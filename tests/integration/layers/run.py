@@ -28,7 +28,7 @@ FORBIDDEN_INCLUDES = {
     "safetensors": [TORCH, RPC, r"boost/", r"runtime/supervisor/", r"checkpoint_tools/", r"libaccel/", r"launcher/", r"agent/", r"train/"],
     "safetensors/include": [r"accel/(?!safetensors|error|result|export)", r"nlohmann/", r'"'],
     "runtime/include": [TORCH, RPC, r"supervisor/", r"boost/"],
-    "launcher": [TORCH, RPC, r"libaccel/", r"agent/", r"train/(?!(train|plan)_settings\.h)"],
+    "launcher": [TORCH, RPC, r"libaccel/", r"agent/", r"train/(?!(train_settings|plan_settings|generation/generate_settings)\.h)"],
     "checkpoint_tools": [TORCH, RPC, r"runtime/supervisor/", r"launcher/", r"libaccel/", r"agent/"],
     "agent": [TORCH, r"libaccel/", r"launcher/"],
     "train": [RPC, r"runtime/supervisor/", r"libaccel/", r"launcher/", r"agent/", r"boost/"],

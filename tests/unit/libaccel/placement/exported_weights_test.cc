@@ -1,6 +1,7 @@
 // Device maps of exported models: by the names and classes that they have in Python, on weights in the .pt2 file itself.
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,20 @@ TEST(ExportedWeights, AMapNamesModulesOfPythonAndSplitsNoNamedClass) {
   EXPECT_TRUE(std::ranges::none_of(whole, splits_a_block));
   EXPECT_TRUE(std::ranges::any_of(whole, has_a_whole_block));
   EXPECT_TRUE(std::ranges::any_of(maps_of({}), splits_a_block));
+}
+
+// A whole number by a fraction is a float where the fraction is a number of the graph, and a double where it is a tensor.
+TEST(ExportedWeights, NumbersOfTheGraphStayNumbersInAModelWithoutWeights) {
+  const at::NoGradGuard no_grad;
+  const ExportedInputs inputs{{"input_ids", tokens()}};
+  ExportedModel resident(test::exported_model("prefix"));
+  std::optional<ExportedModel> net;
+  {
+    const auto scope = init_empty_weights();
+    net.emplace(test::exported_model("prefix"));
+  }
+  load_checkpoint_and_dispatch(**net, test::exported_model("prefix"));
+  EXPECT_TRUE(at::equal((*net)(inputs)[0], resident(inputs)[0]));
 }
 
 TEST(ExportedWeights, AModelComputesTheSameBitsWhereverTheMapPutsItsWeights) {

@@ -175,6 +175,44 @@ class Field(nn.Module):
         return {"loss": F.mse_loss(y, target), "y": y}
 
 
+class Decoder(nn.Module):
+    """Tokens to logits: with a cache of keys and values in buffers, as transformers exports one, or without."""
+
+    def __init__(self, rows=None, places=12):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.query, self.key, self.value, self.out = (nn.Linear(8, 8) for _ in range(4))
+        self.head = nn.Linear(8, 16, bias=False)
+        self.places = places
+        self.is_cached = rows is not None
+        for name in ("key_cache_0", "value_cache_0") if self.is_cached else ():
+            self.register_buffer(name, torch.zeros(rows, 2, places, 4), persistent=False)
+
+    def heads(self, x):
+        return x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2)
+
+    def logits(self, input_ids, places):
+        x = self.embed(input_ids) + (places[:, None] * torch.arange(1, 9) / 9.0).cos()
+        keys, values, mask = self.heads(self.key(x)), self.heads(self.value(x)), None
+        if self.is_cached:
+            self.key_cache_0.index_copy_(2, places, keys)
+            self.value_cache_0.index_copy_(2, places, values)
+            keys, values = self.key_cache_0, self.value_cache_0
+            mask = torch.arange(self.places)[None, :] <= places[:, None]
+        y = F.scaled_dot_product_attention(self.heads(self.query(x)), keys, values, mask, is_causal=mask is None)
+        return self.head(x + self.out(y.transpose(1, 2).flatten(2)))
+
+
+class CachedDecoder(Decoder):
+    def forward(self, input_ids, cache_position):
+        return self.logits(input_ids, cache_position)
+
+
+class PrefixDecoder(Decoder):
+    def forward(self, input_ids):
+        return self.logits(input_ids, torch.arange(input_ids.shape[1]))
+
+
 def export(model, inputs, shapes=None):
     return torch.export.export(model, (), kwargs=inputs, strict=False, dynamic_shapes=shapes)
 
@@ -217,7 +255,21 @@ def write(name, programs):
     writer.write_end_of_file()
 
 
+def write_decoders():
+    """The same weights three times: a cache for two rows, one for one row that takes a token at a time, none."""
+    ids = torch.arange(6).view(2, 3)
+    sequence = torch.export.Dim("sequence", min=1, max=12)
+    cached = {"input_ids": ids, "cache_position": torch.arange(3)}
+    torch.manual_seed(2)
+    write("cached", {"model": export(CachedDecoder(2).eval(), cached, {"input_ids": {1: sequence}, "cache_position": {0: sequence}})})
+    torch.manual_seed(2)
+    write("stepwise", {"model": export(CachedDecoder(1).eval(), {"input_ids": ids[:1, :1], "cache_position": torch.arange(1)})})
+    torch.manual_seed(2)
+    write("prefix", {"model": export(PrefixDecoder().eval(), {"input_ids": ids}, {"input_ids": {0: BATCH, 1: sequence}})})
+
+
 def main():
+    write_decoders()
     torch.manual_seed(1)
     ids = torch.arange(12).view(3, 4)
     write("blocks", {"model": export(Blocks(), {"ids": ids, "labels": ids.clone()},
