@@ -51,6 +51,14 @@ inline AcceleratorOptions zero_options(int stage,
   return options;
 }
 
+// The same with parameters there. Of stage 3.
+inline AcceleratorOptions with_parameters_in(const std::filesystem::path& folder,
+                                             AcceleratorOptions options) {
+  options.deepspeed_plugin->offload_param_device = "nvme";
+  options.deepspeed_plugin->offload_param_nvme_path = folder.string();
+  return options;
+}
+
 class OffloadedTraining {
  public:
   explicit OffloadedTraining(AcceleratorOptions options, const OffloadedModel& size = {})

@@ -31,7 +31,7 @@ constexpr Option kDeepspeedOptions[] = {
                 kOffloadDevices,
                 "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
                 "",
-                "Where parameters are kept, with stage 3. Programs of libaccel refuse nvme.")
+                "Where parameters are kept, with stage 3. nvme: in --offload_param_nvme_path.")
         .lowered(),
     kMakeDeepspeed.text("offload_optimizer_nvme_path",
                         "PATH",

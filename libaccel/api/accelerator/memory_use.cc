@@ -28,7 +28,7 @@ class GradientMemory {
  public:
   void add(const at::Tensor& of) {
     const at::Tensor& gradient = of.grad();
-    if (!gradient.defined() || sharding::is_stand_in(gradient)) return;
+    if (!gradient.defined() || sharding::is_stand_in(gradient) || StateRange::of(gradient)) return;
     if (gradient.is_sparse()) {
       bytes_ += num_bytes(gradient._indices()) + num_bytes(gradient._values());
     } else if (seen_.insert(gradient.storage().unsafeGetStorageImpl()).second) {

@@ -276,22 +276,29 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   std::shared_ptr<ModelSync> sync;
   std::shared_ptr<ProcessGroup> group = state.process_group();
   const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;
-  if (has_others) refuse_offloaded(*module);
+  const bool is_trained = has_trainable_parameters(*module);
+  const bool is_alone_on_disk =
+      !has_others && is_trained && !asked.evaluation_mode && keeps_parameters_on_disk();
+  if (is_alone_on_disk && group == nullptr) group = group_of_this_process();
+  if (has_others || is_alone_on_disk) refuse_offloaded(*module);
   if (has_others) sharding::verify_same_settings(fsdp, recipe, *group);
   sharding::refuse_empty_models(*module, has_others ? group.get() : nullptr, fsdp);
   // On one process too: its checkpoints are those of several.
   if (recipe.widens_parameters) sharding::widen_parameters(*module);
   const bool has_budget = fsdp && has_page_budget(*fsdp, group.get());
-  const bool is_trained = has_trainable_parameters(*module);
   if (fsdp && fsdp->recomputes_activations) refuse_recomputed_script(*module);
-  if (has_others && is_trained) {
+  if ((has_others && is_trained) || is_alone_on_disk) {
     sync = make_sync(*module, std::move(group));
     if (is_reproducible) sync->set_sync_in_backward(false);  // gradients are exchanged apart
   } else if (has_others && fsdp && fsdp->strategy != ShardingStrategy::kNoShard) {
     sharding::send_frozen_model(*module, *fsdp, *group);
   }
   warn_of_options_without_effect(sync.get(), has_budget);
-  if (is_trained) keep_freed_memory();
+  if (is_trained && keeps_parameters_on_disk()) {
+    return_freed_memory();
+  } else if (is_trained) {
+    keep_freed_memory();
+  }
   models.push_back(std::make_shared<ModelRuntime>(
       module, std::move(sync), recipe, state.device().type(), asked.evaluation_mode));
   if (fsdp && fsdp->recomputes_activations && is_trained && !asked.evaluation_mode)
@@ -310,8 +317,18 @@ void Preparation::warn_of_options_without_effect(const ModelSync* sync,
   if (has_page_budget && !(is_divided && sync->is_paged())) {
     logger.warning_once(
         "max_live_bytes (ACCEL_FSDP_MAX_LIVE_BYTES) changes nothing here: units come and go with "
-        "FULL_SHARD over several nodes");
+        "FULL_SHARD over several nodes, or with parameters on disk");
   }
+}
+
+bool Preparation::keeps_parameters_on_disk() const noexcept {
+  return fsdp && !fsdp->parameter_folder.empty();
+}
+
+// Of one that no launcher has put into a group.
+const std::shared_ptr<ProcessGroup>& Preparation::group_of_this_process() {
+  if (own_group_ == nullptr) own_group_ = ProcessGroup::join({}, {});
+  return own_group_;
 }
 
 // How the ranks keep a model in step.
@@ -393,7 +410,7 @@ void Preparation::step_in_backward(const AcceleratedOptimizer& optimizer) {
                 "another reduce_dtype than that of the parameters");
   }
   const auto on_gradient = optimizer.step_in_backward();
-  if (state.num_processes() > 1) {
+  if (state.num_processes() > 1 || keeps_parameters_on_disk()) {
     on_gradient_.push_back(on_gradient);
     return tell_gradients();
   }

@@ -117,6 +117,9 @@ class Preparation {
   // The first one makes the mesh.
   [[nodiscard]] std::shared_ptr<ModelSync> make_sync(const torch::nn::Module& module,
                                                      std::shared_ptr<ProcessGroup> world);
+  // Then one process divides its models too: into one shard.
+  [[nodiscard]] bool keeps_parameters_on_disk() const noexcept;
+  [[nodiscard]] const std::shared_ptr<ProcessGroup>& group_of_this_process();
   void warn_of_options_without_effect(const ModelSync* sync, bool has_page_budget) const;
   // Throws kUnsupported where gradients are not complete in the backward.
   void step_in_backward(const AcceleratedOptimizer& optimizer);
@@ -124,6 +127,7 @@ class Preparation {
   void tell_gradients();
 
   DeepSpeedSetup deepspeed_;
+  std::shared_ptr<ProcessGroup> own_group_;  // nullptr: nobody has asked for it
   std::shared_ptr<Mesh> mesh_;
   std::vector<std::shared_ptr<sharding::ShardedModel>> sharded_models_;  // of some models
   // By place in optimizers; nullptr: it steps whole parameters.

@@ -163,6 +163,7 @@ void GradientShards::reduce(std::size_t group, std::span<const std::uint8_t> arr
     replicas_->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
   if (state.shard.scalar_type() != units_[unit].dtype)
     state.shard = state.shard.to(units_[unit].dtype);
+  if (keep_) state.shard = keep_(unit, state.shard);
   if (when_reduced_) when_reduced_(unit, state.shard);
 }
 

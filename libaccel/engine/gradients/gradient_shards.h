@@ -68,6 +68,10 @@ class GradientShards final : public GradientPolicy {
   using WhenReduced = std::function<void(std::size_t unit, const at::Tensor& shard)>;
   void set_when_reduced(WhenReduced when_reduced) { when_reduced_ = std::move(when_reduced); }
 
+  // Called with each of them before: returns what is kept in its place, with the same values.
+  using Keep = std::function<at::Tensor(std::size_t unit, const at::Tensor& shard)>;
+  void set_keep(Keep keep) { keep_ = std::move(keep); }
+
   // [shard_numel] the average over the ranks, of the last exchange. Not kept by this object once taken.
   [[nodiscard]] at::Tensor take_gradient(std::size_t unit);
   // Whether any rank had a gradient of this parameter.
@@ -114,6 +118,7 @@ class GradientShards final : public GradientPolicy {
   std::shared_ptr<ProcessGroup> replicas_;  // who have the same shards; nullptr: nobody else
   int model_;
   WhenReduced when_reduced_;
+  Keep keep_;
   std::unique_ptr<GradientRoom> room_;  // nullptr: no gradient stays apart
   at::Tensor scale_;                    // 0-d, as a number of the program: it changes no dtype
 

@@ -49,6 +49,8 @@ std::unique_ptr<ParameterHome> make_home(const std::vector<Unit>& units,
                                          const std::shared_ptr<ProcessGroup>& group,
                                          const FsdpSettings& settings,
                                          Masters masters) {
+  if (!settings.parameter_folder.empty())
+    return make_disk_home(units, group, settings.parameter_folder, settings.paging);
   auto shared = make_shared_home(units, std::move(labels), group);
   if (shared) return *std::move(shared);
   if (settings.strategy == ShardingStrategy::kFullShard) {

@@ -7,6 +7,8 @@
 //                 waits. One copy a node: what FULL_SHARD needs there.
 //   RemoteHome    the ranks of several nodes: each node holds the shards of its ranks, and those of others while operators
 //                 use them (paged_home.h, which needs no ranks). What FULL_SHARD needs there.
+//   DiskHome      the ranks of one node have all shards in a file, and units in memory while operators use them. For
+//                 parameters that do not fit into memory.
 //
 // A shard is written by its owner alone, between before_write() and publish(). Nobody reads it meanwhile: a rank calls
 // before_write() when it is through with its forwards and backwards, and goes on when all ranks are.
@@ -19,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -59,6 +62,10 @@ class ParameterHome {
 
   // Whether parameters are in memory only while they are used.
   [[nodiscard]] virtual bool is_paged() const noexcept { return false; }
+  // Whether they lie in a file then.
+  [[nodiscard]] virtual bool is_on_disk() const noexcept { return false; }
+  // A forward without a backward begins: where parameters are paged, what is used from now on is what the next one will use.
+  virtual void begin_evaluation() {}
   // Where each rank has a copy that its program may write to: throws kInvalidArgument, the same on all ranks, naming a
   // parameter that some ranks have written to since publish() and others have not. Requires: every rank calls it.
   virtual void refuse_unsynced_writes() {}
@@ -103,8 +110,17 @@ void place_parameters(const Unit& unit,
     std::shared_ptr<ProcessGroup> group,
     const PagingLimits& limits);
 
-// The home of the first kind that these ranks can have and the strategy allows: shared, then paged (FULL_SHARD) or private
-// (SHARD_GRAD_OP). Throws kUnsupported, the same on all ranks, and what ProcessGroup throws. Requires: every rank calls it.
+// folder: of rank 0. Throws, the same on all ranks, kFileIo for a folder in which no file can be made, kDiskFull, kUnsupported for
+// ranks of several nodes, what agreed_live_bytes() throws (gated_home.h), and what ProcessGroup throws. Requires: every rank
+// calls it.
+[[nodiscard]] std::unique_ptr<ParameterHome> make_disk_home(const std::vector<Unit>& units,
+                                                            std::shared_ptr<ProcessGroup> group,
+                                                            const std::string& folder,
+                                                            const PagingLimits& limits);
+
+// On a disk where settings name a folder; else the home of the first kind that these ranks can have and the strategy allows: shared,
+// then paged (FULL_SHARD) or private (SHARD_GRAD_OP). Throws kUnsupported, the same on all ranks, what make_disk_home() throws, and
+// what ProcessGroup throws. Requires: every rank calls it.
 [[nodiscard]] std::unique_ptr<ParameterHome> make_home(
     const std::vector<Unit>& units,
     std::vector<std::vector<pager::GuardLabel>> labels,

@@ -6,16 +6,11 @@
 // them (remote/shard_server.h), and the unit is mapped, to be read, as on one node. Units leave under a budget of bytes,
 // and the next one is fetched while operators work with this one.
 //
-// The order of a step (sharded_model.h) keeps reads and writes of shards apart: before_write() closes the gate, so that
-// nothing is fetched ahead any more, gives all units back and waits for the other ranks to have done the same; publish()
-// waits until all shards are written, and opens it. After it a rank has no unit until its program uses one, which
-// also wakes the thread that fetches ahead.
+// The order of a step (sharded_model.h) and the gate (gated_home.h) keep reads and writes of shards apart.
 //
 // All meet in three rounds: where everybody is; the memory of each node, and where each rank serves its shards; whether
 // everybody has what it needs. One that has not is enough for all to give up.
 
-#include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <optional>
 #include <string>
@@ -23,25 +18,18 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
 #include <unistd.h>
 
-#include <accel/env_contract.h>
 #include <accel/error.h>
-#include <accel/types.h>
 
-#include "libaccel/engine/construction/tensor_memory.h"
-#include "libaccel/engine/homes/page_budget.h"
-#include "libaccel/engine/homes/paged_home.h"
+#include "libaccel/engine/homes/gated_home.h"
 #include "libaccel/engine/homes/parameter_home.h"
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/remote/own_address.h"
 #include "libaccel/engine/remote/shard_cache.h"
 #include "libaccel/engine/remote/shard_server.h"
-#include "libaccel/engine/remote/write_gate.h"
 #include "libaccel/engine/shm/memory/memory_offer.h"
 #include "libaccel/engine/shm/memory/node_identity.h"
 #include "libaccel/engine/shm/memory/peer_watch.h"
@@ -50,15 +38,12 @@
 namespace accel::sharding {
 namespace {
 
-// What fills pages. Outlives the home: views of parameters may.
-struct RemoteShards {
+// What fills pages.
+struct RemoteShards : PageAccess {
   std::unique_ptr<shm::ProcessWatch> peers;
   std::unique_ptr<ShardClient> client;
   std::unique_ptr<ShardCache> cache;
   std::unique_ptr<ShardServer> server;
-  WriteGate gate;
-  std::atomic<pager::GuardRange::Access> access = pager::GuardRange::Access::kRead;
-  std::shared_ptr<pager::WritePermit> permit = make_shared_permit();  // given with kReadWrite
 };
 
 class SharedPages final : public pager::PageSource {
@@ -88,127 +73,24 @@ class SharedPages final : public pager::PageSource {
   std::shared_ptr<RemoteShards> shards_;
 };
 
-class RemoteHome final : public ParameterHome {
+class RemoteHome final : public GatedHome {
  public:
   RemoteHome(const std::vector<Unit>& units,
              const std::shared_ptr<RemoteShards>& shards,
              std::shared_ptr<ProcessGroup> group,
              const PagedHomeOptions& options)
-      : units_(units),
-        shards_(shards),
-        group_(std::move(group)),
-        pages_(units, options, [shards](const auto&, auto) {
+      : GatedHome(units, shards, std::move(group), options, [shards](const auto&, auto) {
           return std::make_unique<SharedPages>(shards);
         }) {
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      const std::int64_t numel = units_[unit].numel();
+    std::vector<at::Tensor> writable;
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      const std::int64_t numel = units[unit].numel();
       const auto keep = [shards](void*) {};  // as long as a view lives
-      writable_.push_back(
-          at::from_blob(shards->cache->unit(unit).data(), {numel}, keep, units_[unit].dtype));
+      writable.push_back(
+          at::from_blob(shards->cache->unit(unit).data(), {numel}, keep, units[unit].dtype));
     }
+    set_writable(std::move(writable));
   }
-
-  ~RemoteHome() override { open_gate(); }
-
-  void take_in(std::vector<NamedParameter>& parameters) override {
-    for (const Unit& unit : units_) {
-      for (const Slot& slot : unit.slots) {
-        // Their values are in the shards by now. What still refers to the memory of before (Gloo's threads, for a moment)
-        // keeps that.
-        const at::Tensor& parameter = parameters[slot.parameter].tensor;
-        const at::TensorOptions like =
-            parameter.options().dtype(unit.dtype).device(at::kCPU).requires_grad(false);
-        construction::give_memory(parameter,
-                                  at::empty_strided(parameter.sizes(), parameter.strides(), like));
-      }
-    }
-    pages_.take_in(parameters);
-  }
-
-  [[nodiscard]] const at::Tensor& writable(std::size_t unit) const override {
-    return writable_.at(unit);
-  }
-  [[nodiscard]] bool is_shared() const noexcept override { return true; }
-  [[nodiscard]] bool is_paged() const noexcept override { return true; }
-
-  void before_write() override {
-    close_gate();
-    try {
-      refuse_holders(pages_.give_all_back(), "waiting for the ends of all backwards");
-    } catch (...) {
-      open_gate();
-      throw;
-    }
-  }
-
-  void publish(std::span<const std::size_t>) override {
-    group_->barrier("waiting for the steps of all optimizers");
-    pages_.end_step();
-    open_gate();
-  }
-  void abandon_write() noexcept override { open_gate(); }
-
-  void begin_load() override {
-    change_access(pager::GuardRange::Access::kReadWrite, [this](bool is_free) {
-      refuse_holders(is_free, "waiting for all ranks to begin to load");
-    });
-  }
-  // By this rank alone: it may be on its way out of an error.
-  void end_load() override {
-    change_access(pager::GuardRange::Access::kRead, [](bool is_free) {
-      if (!is_free) throw in_use("this rank");
-    });
-  }
-
- private:
-  // What is fetched ahead ends first: it would be refused at the gate, and waited for by who gives units back.
-  void close_gate() {
-    pages_.pause_prefetch();
-    shards_->gate.close();
-  }
-  void open_gate() noexcept {
-    shards_->gate.open();
-    pages_.resume_prefetch();
-  }
-
-  static Error in_use(const std::string& by) {
-    return Error(ErrorCode::kUnsupported,
-                 "parameters are in use by " + by + " while they are to be written",
-                 "let go of what with_params() holds, and let no other thread use the model during "
-                 "optimizer.step() and load_state()");
-  }
-
-  // Waits for all ranks, as a barrier does. Throws the same on all when one still has parameters.
-  void refuse_holders(bool is_free, const char* operation) {
-    at::Tensor holder = at::full({1}, is_free ? -1 : group_->rank(), at::kInt);
-    group_->all_reduce_(holder, Reduction::kMax, operation);
-    const int rank = holder.item<int>();
-    if (rank >= 0) throw in_use("rank " + std::to_string(rank));
-  }
-
-  template <typename Check>
-  void change_access(pager::GuardRange::Access access, const Check& check) {
-    close_gate();
-    try {
-      check(pages_.give_all_back());
-    } catch (...) {
-      open_gate();
-      throw;
-    }
-    shards_->access = access;
-    if (access == pager::GuardRange::Access::kReadWrite) {
-      shards_->permit->give();
-    } else {
-      shards_->permit->withdraw();
-    }
-    open_gate();
-  }
-
-  std::vector<Unit> units_;
-  std::shared_ptr<RemoteShards> shards_;
-  std::shared_ptr<ProcessGroup> group_;
-  PagedHome pages_;
-  std::vector<at::Tensor> writable_;
 };
 
 // ---- how the ranks meet
@@ -357,21 +239,6 @@ class Meeting {
   std::shared_ptr<RemoteShards> shards_ = std::make_shared<RemoteShards>();
 };
 
-// The budgets of ranks may differ, their units do not.
-std::uint64_t agreed_budget(const PagingLimits& limits,
-                            const ShardCache& cache,
-                            std::size_t num_units,
-                            ProcessGroup& group) {
-  std::size_t largest = 0;
-  for (std::size_t unit = 0; unit < num_units; ++unit)
-    largest = std::max(largest, cache.unit(unit).size());
-  std::uint64_t bytes = 0;
-  jointly([&] { bytes = live_bytes(limits, largest, process_env()); },
-          &group,
-          "asking whether every rank may hold the largest unit");
-  return bytes;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ParameterHome>> make_remote_home(const std::vector<Unit>& units,
@@ -379,10 +246,9 @@ Result<std::unique_ptr<ParameterHome>> make_remote_home(const std::vector<Unit>&
                                                         const PagingLimits& limits) {
   auto shards = Meeting(units, *group).hold();
   if (!shards) return std::move(shards).error();
-  const PagedHomeOptions options{
-      .max_live_bytes = agreed_budget(limits, *(*shards)->cache, units.size(), *group),
-      .units_ahead = limits.units_ahead,
-      .at_end = PagedHomeOptions::AtEnd::kPages};
+  const PagedHomeOptions options{.max_live_bytes = agreed_live_bytes(limits, units, *group),
+                                 .units_ahead = limits.units_ahead,
+                                 .at_end = PagedHomeOptions::AtEnd::kPages};
   return std::unique_ptr<ParameterHome>(
       std::make_unique<RemoteHome>(units, *shards, std::move(group), options));
 }

@@ -24,13 +24,13 @@
 
 #include <accel/error.h>
 
+#include "libaccel/engine/homes/node_offer.h"
 #include "libaccel/engine/homes/parameter_home.h"
 #include "libaccel/engine/pager/guard_memory.h"
 #include "libaccel/engine/pager/paged_storage.h"
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/engine/shm/memory/memory_offer.h"
-#include "libaccel/engine/shm/memory/node_identity.h"
 #include "runtime/page_size.h"
 #include "runtime/printable.h"
 #include "runtime/unique_fd.h"
@@ -141,32 +141,12 @@ class SharedHome final : public ParameterHome {
   std::vector<at::Tensor> writable_;
 };
 
-// What a rank says first: "<node>|<offer>", the offer of rank 0 alone.
-Result<std::string> offer_text(const Result<UniqueFd>& memory) {
-  if (!memory) return memory.error();
-  const auto node = shm::read_node_identity();
-  if (!node) return node.error();
-  if (!*memory) return to_text(*node) + "|";
-  const auto offer = shm::offer_memory(memory->get());
-  if (!offer) return offer.error();
-  return to_text(*node) + "|" + to_text(*offer);
-}
-
-// The first rank that is on another node than rank 0; none where all are on one.
-std::optional<std::size_t> rank_elsewhere(const std::vector<std::string>& said) {
-  const auto node_of = [](const std::string& text) { return text.substr(0, text.find('|')); };
-  for (std::size_t rank = 1; rank < said.size(); ++rank) {
-    if (node_of(said[rank]) != node_of(said[0])) return rank;
-  }
-  return std::nullopt;
-}
-
 Error cannot_share_parameters(const std::string& why) {
   return Error(ErrorCode::kUnsupported, "the ranks cannot share memory: " + why);
 }
 
 Result<UniqueFd> open_memory(const std::string& said_by_rank_0) {
-  const auto offer = shm::parse_memory_offer(said_by_rank_0.substr(said_by_rank_0.find('|') + 1));
+  const auto offer = offer_of(said_by_rank_0);
   if (!offer) return offer.error();
   return shm::open_offer(*offer);
 }
@@ -180,7 +160,8 @@ Result<std::unique_ptr<ParameterHome>> make_shared_home(
   std::int64_t bytes = 0;
   for (const Unit& unit : units) bytes += static_cast<std::int64_t>(whole_pages(unit.bytes()));
   const Result<UniqueFd> memory = group->rank() == 0 ? make_parameter_memory(bytes) : UniqueFd();
-  const auto said = tell_all(offer_text(memory), *group);
+  const auto said =
+      tell_all(memory ? node_offer(memory->get()) : Result<std::string>(memory.error()), *group);
   if (!said) return cannot_share_parameters(said.error().message());
   if (const auto rank = rank_elsewhere(*said))
     return cannot_share_parameters("rank " + std::to_string(*rank) +

@@ -59,7 +59,7 @@ bool can_hold(const at::Tensor& place, const at::Tensor& tensor) {
 // Reads ahead of the step and writes behind it.
 class Pipeline {
  public:
-  Pipeline(std::vector<std::vector<StateRange>> buckets, std::size_t depth)
+  Pipeline(std::vector<std::vector<BucketRange>> buckets, std::size_t depth)
       : buckets_(std::move(buckets)),
         depth_(depth),
         reader_([this] { run(&Pipeline::read); }),
@@ -103,16 +103,22 @@ class Pipeline {
   }
 
   void read() {
-    for (const std::vector<StateRange>& bucket : buckets_) {
+    for (const std::vector<BucketRange>& bucket : buckets_) {
       if (!wait([&] { return num_read_ < num_written_ + depth_; })) return;
-      for (const StateRange& range : bucket) range.fetch(StateRange::Access::kWrite);
+      for (const BucketRange& range : bucket) range.bytes.fetch(range.access);
       count(num_read_);
     }
   }
   void write() {
-    for (const std::vector<StateRange>& bucket : buckets_) {
+    for (const std::vector<BucketRange>& bucket : buckets_) {
       if (!wait([&] { return num_written_ < num_stepped_; })) return;
-      for (const StateRange& range : bucket) range.store();
+      for (const BucketRange& range : bucket) {
+        if (range.access == StateRange::Access::kWrite) {
+          range.bytes.store();
+        } else {
+          range.bytes.drop();
+        }
+      }
       count(num_written_);
     }
   }
@@ -135,7 +141,7 @@ class Pipeline {
       if (thread->joinable()) thread->join();
   }
 
-  const std::vector<std::vector<StateRange>> buckets_;
+  const std::vector<std::vector<BucketRange>> buckets_;
   const std::size_t depth_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -271,6 +277,14 @@ void DiskStep::take_in() {
   }
 }
 
+// But for its states.
+std::size_t DiskStep::disk_bytes_of_element(const at::Tensor& parameter) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : {parameter, parameter.grad()})
+    if (StateRange::of(tensor)) bytes += tensor.element_size();
+  return bytes;
+}
+
 std::vector<DiskStep::Slice> DiskStep::slices_of(std::size_t group,
                                                  const at::Tensor& parameter) const {
   Slice whole{.group = group, .parameter = parameter, .numel = parameter.numel()};
@@ -286,7 +300,7 @@ std::vector<DiskStep::Slice> DiskStep::slices_of(std::size_t group,
     const at::Tensor& present = *OptimizerStateView(traits_, *state->second).tensors[f];
     is_in_file = is_in_file && (!present.defined() || lies_at(place, present));
   }
-  if (StateRange::of(parameter)) bytes_of_element += parameter.element_size();
+  bytes_of_element += disk_bytes_of_element(parameter);
   whole.bytes = static_cast<std::size_t>(whole.numel) * bytes_of_element;
   const at::Tensor& gradient = parameter.grad();
   const bool can_be_cut =
@@ -327,20 +341,22 @@ std::vector<DiskStep::Bucket> DiskStep::buckets() const {
   return buckets;
 }
 
-std::vector<StateRange> DiskStep::ranges_of(const Bucket& bucket) const {
-  std::vector<StateRange> ranges;
-  const auto add = [&ranges](const at::Tensor& tensor, const Slice& slice) {
-    if (!tensor.defined() || slice.numel == 0) return;
+std::vector<BucketRange> DiskStep::ranges_of(const Bucket& bucket) const {
+  std::vector<BucketRange> ranges;
+  const auto add = [&ranges](const at::Tensor& tensor, const Slice& slice, auto access) {
+    if (!tensor.defined() || slice.numel == 0 || !tensor.is_non_overlapping_and_dense()) return;
     const auto next = StateRange::of(flat_part(tensor, slice.begin, slice.numel));
-    if (!next || (!ranges.empty() && ranges.back().append(*next))) return;
-    ranges.push_back(*next);
+    const bool may_follow = !ranges.empty() && ranges.back().access == access;
+    if (!next || (may_follow && ranges.back().bytes.append(*next))) return;
+    ranges.push_back({*next, access});
   };
   for (const Slice& slice : bucket) {
     if (const auto kept = kept_.find(slice.parameter.unsafeGetTensorImpl()); kept != kept_.end())
-      for (const at::Tensor& place : kept->second.fields) add(place, slice);
+      for (const at::Tensor& place : kept->second.fields)
+        add(place, slice, StateRange::Access::kWrite);
   }
-  for (const Slice& slice : bucket)
-    if (slice.parameter.is_non_overlapping_and_dense()) add(slice.parameter, slice);
+  for (const Slice& slice : bucket) add(slice.parameter, slice, StateRange::Access::kWrite);
+  for (const Slice& slice : bucket) add(slice.parameter.grad(), slice, StateRange::Access::kRead);
   return ranges;
 }
 
@@ -404,7 +420,7 @@ void DiskStep::step(const Step& step, const IsPadded& is_padded, const WasSteppe
   take_in();
   std::vector<Bucket> all = buckets();
   num_buckets_ = all.size();
-  std::vector<std::vector<StateRange>> ranges;
+  std::vector<std::vector<BucketRange>> ranges;
   for (const Bucket& bucket : all) ranges.push_back(ranges_of(bucket));
   Groups groups(optimizer_);
   Pipeline pipeline(std::move(ranges), buffers_.num_buffers);

@@ -6,8 +6,8 @@
 // A bucket is small parameters together, or a part of a large one. To the optimizer a part is a parameter; so what it computes
 // must depend on each element alone, or parameters stay whole. Between steps optimizer.state() shows the states as always, as
 // tensors on the mapping of the file, so that saves need not know. Loads ask it for places, and what they have put into memory all
-// the same moves to the file with the next step. A parameter may lie in a file too (masters of mixed precision): it comes and goes
-// with its states.
+// the same moves to the file with the next step. A parameter may lie in a file too (on disk itself, or a master of mixed precision), and
+// its gradient: they come and go with the states.
 //
 // Threads:  the thread that trains; two threads during a step.
 // Cost:     memory for `num_buffers` buckets; reads and writes all states once a step.
@@ -38,6 +38,12 @@ struct OptimizerTraits;
 struct DiskBuffers {
   std::size_t num_buffers = 4;                       // in memory at once; at least 2
   std::size_t bucket_bytes = std::size_t{16} << 20;  // of state
+};
+
+// What a bucket has in a file, and whether the step writes to it.
+struct BucketRange {
+  StateRange bytes;
+  StateRange::Access access;
 };
 
 class DiskStep final : public StatePlaces {
@@ -83,8 +89,9 @@ class DiskStep final : public StatePlaces {
   // Moves what is in memory into the file.
   void take_in();
   [[nodiscard]] std::vector<Bucket> buckets() const;
+  [[nodiscard]] static std::size_t disk_bytes_of_element(const at::Tensor& parameter);
   [[nodiscard]] std::vector<Slice> slices_of(std::size_t group, const at::Tensor& parameter) const;
-  [[nodiscard]] std::vector<StateRange> ranges_of(const Bucket& bucket) const;
+  [[nodiscard]] std::vector<BucketRange> ranges_of(const Bucket& bucket) const;
   void show(Slice& slice, Groups& groups);
   void keep(const Slice& slice);
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include "libaccel/engine/optim/state_file.h"
 #include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/unique_parameters.h"
 
@@ -30,7 +31,10 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   std::vector<at::Tensor> norms;
   norms.reserve(gradients.size());
   for (const at::Tensor& gradient : gradients) {
+    const auto on_disk = StateRange::of(gradient);
+    if (on_disk) on_disk->fetch(StateRange::Access::kRead);
     norms.push_back(at::linalg_vector_norm(gradient, norm_type).to(gradients[0].device()));
+    if (on_disk) on_disk->drop();
   }
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
@@ -39,7 +43,10 @@ void scale_to(std::vector<at::Tensor>& gradients, const at::Tensor& total, doubl
   // Multiplying by a clamped factor instead of branching on it keeps the device running ahead.
   const at::Tensor factor = clipping_factor(total, max_norm);
   if (factor.is_cpu() && factor.item<double>() == 1.0) return;  // gradients stay as they landed
-  for (at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
+  for (at::Tensor& gradient : gradients) {
+    gradient.mul_(factor.to(gradient.device()));
+    if (const auto on_disk = StateRange::of(gradient)) on_disk->store();
+  }
 }
 
 }  // namespace

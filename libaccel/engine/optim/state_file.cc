@@ -95,12 +95,16 @@ class StateExtent {
     (void)::posix_fadvise(file_->get(), pages.offset, pages.length, POSIX_FADV_WILLNEED);
   }
 
-  void fetch(std::byte* begin, std::size_t bytes, StateRange::Access access) const {
+  void fetch(std::byte* begin,
+             std::size_t bytes,
+             StateRange::Access access,
+             std::byte* mapped) const {
     const Pages pages = pages_of(begin, bytes);
     ask(begin, bytes);  // for all of it, before the first page is waited for
     const int populate =
         access == StateRange::Access::kWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-    while (::madvise(pages.begin, static_cast<std::size_t>(pages.length), populate) != 0) {
+    std::byte* const used = mapped == nullptr ? pages.begin : mapped;
+    while (::madvise(used, static_cast<std::size_t>(pages.length), populate) != 0) {
       if (errno == EINTR || errno == EAGAIN) continue;
       if (errno == EINVAL) return;  // a kernel before 5.14: pages come as they are used
       fail("read", errno == EFAULT ? EIO : errno);
@@ -116,27 +120,27 @@ class StateExtent {
       if (written < 0) fail("write", errno);
       done += static_cast<std::size_t>(written);
     }
-    store(begin, bytes);
+    store(begin, bytes, nullptr);
   }
 
-  void store(std::byte* begin, std::size_t bytes) const {
+  void store(std::byte* begin, std::size_t bytes, std::byte* mapped) const {
     const Pages pages = pages_of(begin, bytes);
-    const auto length = static_cast<std::size_t>(pages.length);
-    // The file's pages keep what was written; the mapping lets go of them.
-    if (::madvise(pages.begin, length, MADV_DONTNEED) != 0) fail("write", errno);
+    if (!unmap(pages, mapped)) fail("write", errno);
     const int written =
-        needs_sync_ ? ::msync(pages.begin, length, MS_SYNC)
+        needs_sync_ ? ::msync(pages.begin, static_cast<std::size_t>(pages.length), MS_SYNC)
                     : ::sync_file_range(file_->get(),
                                         pages.offset,
                                         pages.length,
                                         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                                             SYNC_FILE_RANGE_WAIT_AFTER);
     if (written != 0) fail("write", errno);
-    // The kernel keeps pages together, up to a huge page, and drops none of those that a range cuts.
-    constexpr auto kAround = static_cast<off_t>(kHugePage);
-    const off_t from = std::max<off_t>(0, pages.offset - kAround);
-    const off_t end = pages.offset + pages.length + kAround;
-    (void)::posix_fadvise(file_->get(), from, end - from, POSIX_FADV_DONTNEED);
+    forget(pages);
+  }
+
+  void drop(std::byte* begin, std::size_t bytes, std::byte* mapped) const noexcept {
+    const Pages pages = pages_of(begin, bytes);
+    (void)unmap(pages, mapped);
+    forget(pages);
   }
 
   [[nodiscard]] std::size_t resident_bytes() const {
@@ -160,6 +164,19 @@ class StateExtent {
     return {first,
             static_cast<off_t>(file_offset_) + (first - begin_),
             static_cast<off_t>(whole_pages(bytes + before))};
+  }
+  // The file's pages keep what was written; mappings let go of them.
+  [[nodiscard]] static bool unmap(const Pages& pages, std::byte* mapped) noexcept {
+    const auto length = static_cast<std::size_t>(pages.length);
+    return (mapped == nullptr || ::madvise(mapped, length, MADV_DONTNEED) == 0) &&
+           ::madvise(pages.begin, length, MADV_DONTNEED) == 0;
+  }
+  // The kernel keeps pages together, up to a huge page, and drops none of those that a range cuts.
+  void forget(const Pages& pages) const noexcept {
+    constexpr auto kAround = static_cast<off_t>(kHugePage);
+    const off_t from = std::max<off_t>(0, pages.offset - kAround);
+    const off_t end = pages.offset + pages.length + kAround;
+    (void)::posix_fadvise(file_->get(), from, end - from, POSIX_FADV_DONTNEED);
   }
 
   std::shared_ptr<const UniqueFd> file_;
@@ -220,8 +237,8 @@ std::optional<StateRange> StateRange::of(const at::Tensor& tensor) {
   return range;
 }
 
-void StateRange::fetch(Access access) const {
-  extent_->fetch(begin_, bytes_, access);
+void StateRange::fetch(Access access, std::byte* mapped) const {
+  extent_->fetch(begin_, bytes_, access, mapped);
 }
 
 void StateRange::ask() const {
@@ -232,8 +249,12 @@ void StateRange::write(const std::byte* values) const {
   extent_->write(begin_, bytes_, values);
 }
 
-void StateRange::store() const {
-  extent_->store(begin_, bytes_);
+void StateRange::store(std::byte* mapped) const {
+  extent_->store(begin_, bytes_, mapped);
+}
+
+void StateRange::drop(std::byte* mapped) const noexcept {
+  extent_->drop(begin_, bytes_, mapped);
 }
 
 bool StateRange::append(const StateRange& next) {
@@ -250,6 +271,13 @@ StateFile::StateFile(std::filesystem::path folder,
       content_(std::move(content)),
       file_system_(file_system),
       file_(std::make_shared<const UniqueFd>(nameless_file(folder_, content_))),
+      needs_sync_(is_overlay(file_->get())) {}
+
+StateFile::StateFile(UniqueFd file, std::filesystem::path folder, StateFileContent content)
+    : folder_(std::move(folder)),
+      content_(std::move(content)),
+      file_system_(checkpoint::real_file_system()),
+      file_(std::make_shared<const UniqueFd>(std::move(file))),
       needs_sync_(is_overlay(file_->get())) {}
 
 std::vector<at::Tensor> StateFile::make(std::span<const at::Tensor> like) {

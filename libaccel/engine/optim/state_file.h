@@ -1,5 +1,5 @@
-// StateFile: tensors whose values lie in a file without a name, for the states of an optimizer, and for activations, that do not fit
-// into memory.
+// StateFile: tensors whose values lie in a file without a name: the states of an optimizer, parameters, gradients and activations that do
+// not fit into memory.
 //
 // The file is gone when the last of its tensors is. Each tensor is a part of a shared mapping of the file, so whoever reads or
 // writes it does not know. What was touched stays in memory until StateRange::store() sends it away.
@@ -34,10 +34,13 @@ class StateRange {
   [[nodiscard]] static std::optional<StateRange> of(const at::Tensor& tensor);
 
   enum class Access { kRead, kWrite };
-  // Brings it into memory. Throws kFileIo where the disk cannot read it.
-  void fetch(Access access) const;
+  // Brings it into memory. mapped: whole pages of the file that are used at that address, besides. Throws kFileIo where the disk
+  // cannot read it.
+  void fetch(Access access, std::byte* mapped = nullptr) const;
   // Writes it to the disk, and sends it out of memory. Throws kFileIo, kDiskFull.
-  void store() const;
+  void store(std::byte* mapped = nullptr) const;
+  // Sends it out of memory, but for what others have mapped; what was written stays there until the kernel has brought it to the disk.
+  void drop(std::byte* mapped = nullptr) const noexcept;
 
   // Asks the disk for it, and does not wait.
   void ask() const;
@@ -66,6 +69,8 @@ class StateFile {
   explicit StateFile(std::filesystem::path folder,
                      StateFileContent content = {},
                      checkpoint::FileSystem& file_system = checkpoint::real_file_system());
+  // Such a file, that another process has made in the folder.
+  StateFile(UniqueFd file, std::filesystem::path folder, StateFileContent content);
 
   // A tensor like each of these, of the same shape and strides, that is zero. They lie in this order, each from a multiple of 64
   // bytes on, with nothing up to the next one. Requires: dense; they may be meta tensors. Throws kDiskFull, with the bytes that
@@ -75,6 +80,7 @@ class StateFile {
   // Of all tensors that were made, in memory now.
   [[nodiscard]] std::size_t resident_bytes() const;
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] int descriptor() const noexcept { return file_->get(); }
 
  private:
   void reserve(std::size_t bytes) const;

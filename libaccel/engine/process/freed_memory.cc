@@ -19,6 +19,14 @@ bool is_chosen_by_the_user() {
 
 }  // namespace
 
+void return_freed_memory() noexcept {
+#ifdef __GLIBC__
+  if (is_chosen_by_the_user()) return;
+  ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(kSmallestReturnedBlock));
+  ::malloc_trim(0);
+#endif
+}
+
 void keep_freed_memory() noexcept {
 #ifdef __GLIBC__
   if (is_chosen_by_the_user()) return;

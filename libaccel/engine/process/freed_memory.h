@@ -19,4 +19,9 @@ inline constexpr std::size_t kMostKeptFree = std::size_t{64} << 20;      // at t
 // below a block that is in use, as always in a heap.
 void keep_freed_memory() noexcept;
 
+// The opposite, where memory is short and a step waits for a disk anyway: what is free now, and blocks of kSmallestReturnedBlock or
+// more once they are freed. Threads, and whoever has set a threshold: as above.
+inline constexpr std::size_t kSmallestReturnedBlock = std::size_t{1} << 20;
+void return_freed_memory() noexcept;
+
 }  // namespace accel

@@ -59,7 +59,7 @@ std::string config_of(const FsdpSettings& settings,
   const auto or_automatic = [](const auto& number) {
     return number ? OrderedJson(*number) : OrderedJson("auto");
   };
-  const auto place = [](const std::string& device, const std::string& folder = "") {
+  const auto place = [](const std::string& device, const std::string& folder) {
     return OrderedJson{{"device", device},
                        {"nvme_path", folder.empty() ? OrderedJson() : OrderedJson(folder)}};
   };
@@ -70,7 +70,7 @@ std::string config_of(const FsdpSettings& settings,
       {"zero_optimization",
        {{"stage", stage_of(settings)},
         {"offload_optimizer", place(settings.offload_optimizer_device, settings.optimizer_folder)},
-        {"offload_param", place(settings.offload_param_device)},
+        {"offload_param", place(settings.offload_param_device, settings.parameter_folder)},
         {"stage3_gather_16bit_weights_on_model_save", false}}},
       {"gradient_clipping", or_automatic(settings.gradient_clipping)}};
   return config.dump();

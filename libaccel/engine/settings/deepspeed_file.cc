@@ -150,6 +150,8 @@ class Reader {
     if (file_.offload_optimizer_device == "nvme")
       file_.offload_optimizer_nvme_path =
           folder(section + "offload_optimizer.", zero["offload_optimizer"]);
+    if (file_.offload_param_device == "nvme")
+      file_.offload_param_nvme_path = folder(section + "offload_param.", zero["offload_param"]);
     // Older names.
     const auto wants_cpu = [&](const char* key, const std::optional<std::string>& device) {
       return flag(section, zero, key) == true && !device;

@@ -152,6 +152,7 @@ DeepSpeedOptions read_deepspeed_options(AcceleratorOptions options, const EnvLoo
   if (file.offload_param_device) plugin.offload_param_device = file.offload_param_device;
   if (file.offload_optimizer_nvme_path)
     plugin.offload_optimizer_nvme_path = file.offload_optimizer_nvme_path;
+  if (file.offload_param_nvme_path) plugin.offload_param_nvme_path = file.offload_param_nvme_path;
   result.deepspeed_plugin = std::move(plugin);
   read.notices = std::move(file.notices);
   read.optimizer = std::move(file.optimizer);

@@ -288,6 +288,17 @@ void check_steps_in_backward(const FsdpSettings& settings) {
       "leave step_in_backward out");
 }
 
+void check_parameter_folder(const FsdpSettings& settings, const std::string& stage) {
+  const bool divides_parameters = settings.strategy == ShardingStrategy::kFullShard ||
+                                  settings.strategy == ShardingStrategy::kHybridShard;
+  if (settings.parameter_folder.empty() || divides_parameters) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "parameters are to lie on disk (offload_param_nvme_path), and with " + stage +
+          " each rank has them whole in memory",
+      "use zero_stage 3, FULL_SHARD or HYBRID_SHARD, or leave the offload of parameters out");
+}
+
 FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLookup& env) {
   FsdpSettings settings;
   settings.strategy = strategy_of(plugin, env);
@@ -300,6 +311,8 @@ FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin, const EnvLook
   set_state_dict(settings, plugin, env);
   set_recomputation(settings, plugin, env);
   settings.optimizer_folder = plugin.offload_optimizer_nvme_path.value_or("");
+  settings.parameter_folder = plugin.offload_param_nvme_path.value_or("");
+  check_parameter_folder(settings, std::string(to_string(settings.strategy)));
   settings.steps_in_backward = plugin.step_in_backward;
   check_steps_in_backward(settings);
   note_what_changes_nothing(settings, plugin, env);

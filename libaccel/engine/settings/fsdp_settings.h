@@ -44,10 +44,12 @@ struct FsdpSettings {
   StateDictConfig state_dict;        // of models
   StateDictConfig optim_state_dict;  // of optimizers
   std::optional<MeshShape> layout;   // of a ParallelismConfig; else the strategy makes one
-  // Of DeepSpeed: none or cpu, which are the same on a CPU; of optimizers also nvme.
+  // Of DeepSpeed: none or cpu, which are the same on a CPU, or nvme.
   std::string offload_optimizer_device = "none";
   std::string offload_param_device = "none";
-  std::string optimizer_folder;      // where nvme is; else empty
+  // Where nvme is; else empty.
+  std::string optimizer_folder;
+  std::string parameter_folder;      // then strategy is kFullShard or kHybridShard
   bool steps_in_backward = false;    // then optimizer_folder is not empty
   std::vector<std::string> notices;  // options that were read and change nothing here
 };
@@ -57,6 +59,9 @@ struct FsdpSettings {
 // what is not there yet.
 [[nodiscard]] FsdpSettings resolve(const FullyShardedDataParallelPlugin& plugin,
                                    const EnvLookup& env);
+
+// Throws kInvalidArgument where parameters are to lie on a disk, and the strategy leaves them whole. stage: how it is called.
+void check_parameter_folder(const FsdpSettings& settings, const std::string& stage);
 
 // Throws kInvalidArgument where steps in the backward are asked for, and states are not on disk.
 void check_steps_in_backward(const FsdpSettings& settings);

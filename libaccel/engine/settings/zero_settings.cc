@@ -37,15 +37,17 @@ std::string offload_device(const char* option,
               "set it to cpu or none");
 }
 
-std::string folder_of_optimizers(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
-  constexpr const char* kVariable = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH";
-  const auto folder = plugin.offload_optimizer_nvme_path ? plugin.offload_optimizer_nvme_path
-                                                         : text_of(env, kVariable);
+// option: offload_optimizer or offload_param; variable: of the folder.
+std::string offload_folder(const std::string& option,
+                           const char* variable,
+                           const std::optional<std::string>& given,
+                           const EnvLookup& env) {
+  const auto folder = given ? given : text_of(env, variable);
   if (folder && !folder->empty() && folder != "none") return *folder;
-  throw Error(ErrorCode::kInvalidArgument,
-              "offload_optimizer_device is 'nvme', and no folder is named for it",
-              std::string("set offload_optimizer_nvme_path (") + kVariable +
-                  ") to a folder on a fast disk");
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      option + "_device is 'nvme', and no folder is named for it",
+      "set " + option + "_nvme_path (" + std::string(variable) + ") to a folder on a fast disk");
 }
 
 void set_offload_devices(FsdpSettings& settings,
@@ -61,13 +63,15 @@ void set_offload_devices(FsdpSettings& settings,
                                                  plugin.offload_param_device,
                                                  env);
   if (settings.offload_optimizer_device == "nvme")
-    settings.optimizer_folder = folder_of_optimizers(plugin, env);
-  if (settings.offload_param_device == "nvme") {
-    throw Error(ErrorCode::kUnsupported,
-                "offload_param_device is 'nvme', and offload of parameters to disk is not part of "
-                "this build yet",
-                "leave it out, or set it to cpu or none");
-  }
+    settings.optimizer_folder = offload_folder("offload_optimizer",
+                                               "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",
+                                               plugin.offload_optimizer_nvme_path,
+                                               env);
+  if (settings.offload_param_device == "nvme")
+    settings.parameter_folder = offload_folder("offload_param",
+                                               "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",
+                                               plugin.offload_param_nvme_path,
+                                               env);
   std::string options;
   if (settings.offload_optimizer_device == "cpu") options = "offload_optimizer_device";
   if (settings.offload_param_device == "cpu")
@@ -108,21 +112,23 @@ FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env) {
   switch (stage) {
     case 0:
       settings.strategy = ShardingStrategy::kNoShard;
-      return settings;
+      break;
     case 1:
       settings.strategy = ShardingStrategy::kShardGradOp;
       settings.keeps_whole_gradients = true;
-      return settings;
+      break;
     case 2:
       settings.strategy = ShardingStrategy::kShardGradOp;
-      return settings;
+      break;
     case 3:
       settings.strategy = ShardingStrategy::kFullShard;
-      return settings;
+      break;
     default:
       throw Error(ErrorCode::kInvalidArgument,
                   "zero_stage is " + std::to_string(stage) + ", expected 0, 1, 2 or 3");
   }
+  check_parameter_folder(settings, "zero_stage " + std::to_string(stage));
+  return settings;
 }
 
 }  // namespace accel::sharding

@@ -16,7 +16,7 @@ namespace accel::sharding {
 constexpr double kAutomaticClipping = 1.0;
 
 // Errors  throws kEnvInvalid naming a variable that cannot be read, kInvalidArgument for a stage or a norm to clip by that
-// makes no sense or a device that is none, kUnsupported naming what is not there: offload of parameters to disk (nvme).
+// makes no sense, a device that is none, a folder that is not named, or parameters on disk with another stage than 3.
 [[nodiscard]] FsdpSettings resolve_zero(const DeepSpeedPlugin& plugin, const EnvLookup& env);
 
 // Whether the launcher asks for DeepSpeed: ACCELERATE_USE_DEEPSPEED. Errors as resolve_zero().

@@ -64,7 +64,8 @@ at::Tensor MasterShards::own_part(const ParameterHome& home, std::size_t unit) c
 
 void MasterShards::write_to(const ParameterHome& home, std::span<const std::size_t> units) const {
   for (const std::size_t unit : units) {
-    const std::int64_t most = are_on_disk_ ? kPartNumel : units_[unit].shard_numel;
+    const std::int64_t most =
+        are_on_disk_ || home.is_on_disk() ? kPartNumel : units_[unit].shard_numel;
     for (std::int64_t begin = 0; begin < units_[unit].shard_numel; begin += most) {
       const std::int64_t numel = std::min(most, units_[unit].shard_numel - begin);
       const auto range = StateRange::of(shards_[unit].narrow(0, begin, numel));
@@ -80,7 +81,9 @@ void MasterShards::write_part(const ParameterHome& home,
                               std::int64_t begin,
                               std::int64_t numel) const {
   const at::NoGradGuard no_grad;
-  own_part(home, unit).narrow(0, begin, numel).copy_(shards_[unit].narrow(0, begin, numel));
+  const at::Tensor rounded = own_part(home, unit).narrow(0, begin, numel);
+  rounded.copy_(shards_[unit].narrow(0, begin, numel));
+  if (const auto range = StateRange::of(rounded)) range->store();
 }
 
 void MasterShards::take_written(const ParameterHome& home, std::span<const std::size_t> units) {

@@ -36,6 +36,7 @@
 #include "libaccel/engine/construction/tensor_memory.h"
 #include "libaccel/engine/gradients/tree_exchange.h"
 #include "libaccel/engine/homes/parameter_memory.h"
+#include "libaccel/engine/optim/state_file.h"
 #include "libaccel/engine/pager/paged_storage.h"
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/model_comparison.h"
@@ -185,6 +186,8 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   static int num_models = 0;  // of this process; ranks prepare the same ones in the same order
   gradients_ =
       std::make_unique<GradientShards>(parameters_, units_in(recipe_.reduce), *mesh_, ++num_models);
+  if (home_->is_on_disk() && !settings.optimizer_folder.empty())
+    keep_gradients_in(settings.optimizer_folder);
   exchange_.emplace(parameters_,
                     *gradients_,
                     all_->rank(),
@@ -192,6 +195,25 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
   divided_.emplace(parameters_, [this](std::size_t parameter) {
     if (piece_index_[parameter] >= 0)
       pieces_[static_cast<std::size_t>(piece_index_[parameter])].tensor.mutable_grad().reset();
+  });
+}
+
+// A shard that the program still has, because gradients were not cleared, stays as it is: what comes is in memory, and added to it.
+void ShardedModel::keep_gradients_in(const std::string& folder) {
+  std::vector<at::Tensor> places;  // by unit
+  const auto make = [&] {
+    std::vector<at::Tensor> like;
+    for (const Unit& unit : units_)
+      like.push_back(
+          at::empty({unit.shard_numel}, at::TensorOptions(unit.dtype).device(at::kMeta)));
+    places = StateFile(folder, {.name = "gradients"}).make(like);
+  };
+  jointly(make, all_.get(), "asking whether every rank can keep its gradients");
+  gradients_->set_keep([places = std::move(places)](std::size_t unit, const at::Tensor& shard) {
+    const at::Tensor& place = places[unit];
+    if (place.storage().use_count() > 1) return shard;
+    copy_to_disk(place, shard);
+    return place.detach();
   });
 }
 
@@ -339,6 +361,15 @@ at::Tensor ShardedModel::shard(std::size_t unit) const {
 at::Tensor ShardedModel::full_values_of(const at::Tensor& parameter) const {
   at::Tensor full = masters_ ? masters_->full_values_of(parameter) : at::Tensor();
   return full.defined() ? full : parameter.detach();
+}
+
+// Of the homes that learn in which order units are used, one forward after the other is a step where none is followed by a backward.
+void ShardedModel::before_forward() {
+  if (at::GradMode::is_enabled()) {
+    is_training_ = true;
+  } else if (!is_training_) {
+    home_->begin_evaluation();
+  }
 }
 
 void ShardedModel::after_forward(std::vector<at::Tensor>& outputs) {
@@ -549,6 +580,7 @@ void ShardedModel::publish(const std::vector<std::size_t>& units) {
     }
   }
   home_->publish(units);
+  is_training_ = false;
   has_stepped_ = has_ever_stepped_ = true;
   if (exchange_) exchange_->settled();
 }
@@ -608,7 +640,8 @@ void ShardedModel::add_memory_use(MemoryUse& use) const {
   const std::int64_t num_shards = home_->is_shared() ? 1 : group_->size();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const at::Tensor& seen = parameters_[units_[unit].slots.front().parameter].tensor;
-    use.parameters += units_[unit].shard_numel * seen.element_size() * num_shards;
+    if (!home_->is_on_disk())
+      use.parameters += units_[unit].shard_numel * seen.element_size() * num_shards;
     if (masters_ && !masters_->are_on_disk())
       use.masters += static_cast<std::int64_t>(masters_->shard(unit).nbytes());
     if (const auto* storage = pager::paged_storage(seen)) {

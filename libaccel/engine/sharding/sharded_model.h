@@ -73,7 +73,7 @@ class ShardedModel : public ModelSync {
                const FsdpSettings& settings,
                const PrecisionRecipe& recipe);
 
-  void before_forward() override {}
+  void before_forward() override;
   [[nodiscard]] bool wants_outputs() const noexcept override { return false; }
   void after_forward(std::vector<at::Tensor>& outputs) override;
   void begin_backward() noexcept override { exchange_->begin_backward(); }
@@ -172,6 +172,8 @@ class ShardedModel : public ModelSync {
   void round_others(const torch::nn::Module& module,
                     const std::unordered_set<const c10::TensorImpl*>& ignored);
   void move_into_units(bool takes_from_rank_0);
+  // Shards of gradients lie in a file there, from when they are complete to when they are stepped.
+  void keep_gradients_in(const std::string& folder);
   void cut_pieces();
   // This rank's shard, of which operators write to these pieces only with the permit.
   // The part of a shard of `piece`'s unit that is the piece's.
@@ -221,6 +223,7 @@ class ShardedModel : public ModelSync {
     std::int64_t version;
   };
   std::vector<std::optional<Averaged>> averaged_;
+  bool is_training_ = false;  // a forward with gradients has begun since the last step
   bool has_stepped_ = false;  // since gradients were handed out, or cleared by a prepared optimizer
   bool has_ever_stepped_ = false;
   bool has_handed_out_ = false;

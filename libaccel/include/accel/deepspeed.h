@@ -60,12 +60,15 @@ struct DeepSpeedPlugin {
   // clipping. ACCELERATE_GRADIENT_CLIPPING, where "auto" is 1.0 as in Accelerate; otherwise 0.
   std::optional<double> gradient_clipping;
   // "none" or "cpu". Models train on the CPU, so both are the same, and accel says so once. "nvme" keeps the state of optimizers on
-  // disk, and is refused for parameters. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE.
+  // disk, and with stage 3 parameters. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE, ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE.
   std::optional<std::string> offload_optimizer_device;
   std::optional<std::string> offload_param_device;
   // The folder of a file without a name, for the device nvme; each rank may have another one. Needs room for the state of this rank's
   // optimizers. ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH, where "none" is none. docs/guides/offload.md.
   std::optional<std::string> offload_optimizer_nvme_path;
+  // The same for parameters: as FullyShardedDataParallelPlugin::offload_param_nvme_path.
+  // ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH, where "none" is none.
+  std::optional<std::string> offload_param_nvme_path;
   // With the device nvme for optimizers: parameters are stepped in the backward, as their gradients land, while the disk reads and
   // writes. What is stepped goes aside, and counts with step(), where gradients, options, states and parameters still are what they
   // were. Otherwise (gradients were clipped, or an overflow) step() forgets it and steps as without. The bits are the same. Needs

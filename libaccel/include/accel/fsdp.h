@@ -94,7 +94,7 @@ struct FullyShardedDataParallelPlugin {
   std::optional<bool> forward_prefetch;
   // True, the default: a rank keeps three units, of which one is fetched ahead. False: six, and four ahead.
   std::optional<bool> limit_all_gathers;
-  // Over several nodes: the bytes of units that a rank keeps at once, in place of limit_all_gathers' three or six. The largest
+  // Over several nodes, or on disk: the bytes of units that a rank keeps at once, in place of limit_all_gathers' three or six. The largest
   // unit has to fit: less is refused on all ranks with kOutOfMemory, and the error says how much would do. An operator that
   // needs more at once gets it. Lower it where memory is short, raise it where units are fetched too often.
   // ACCEL_FSDP_MAX_LIVE_BYTES ("512M"), else unset. Ranks may differ.
@@ -110,6 +110,11 @@ struct FullyShardedDataParallelPlugin {
   // that a mixed_precision_policy keeps beside the model. They come into memory for the step, part by part; the bits are the same.
   // Each rank may name another one. Needs room for this rank's states. docs/guides/offload.md. ZeRO: see accel/deepspeed.h.
   std::optional<std::string> offload_optimizer_nvme_path;
+  // A folder on a disk: with FULL_SHARD or HYBRID_SHARD the parameters that are trained lie in a file without a name there, one for the
+  // ranks of a node, and units of them are in memory while they are used; the bits are the same. With offload_optimizer_nvme_path
+  // gradients lie there, too, from when they are complete until the step. For one process as well. What limit_all_gathers and
+  // max_live_bytes say of several nodes holds. Rank 0's folder counts. docs/guides/offload.md. ZeRO: see accel/deepspeed.h.
+  std::optional<std::string> offload_param_nvme_path;
   // With offload_optimizer_nvme_path: as DeepSpeedPlugin::step_in_backward.
   bool step_in_backward = false;
 

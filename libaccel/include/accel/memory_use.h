@@ -22,14 +22,14 @@ namespace accel {
 // Bytes. Ranks of a node share the memory of the parameters; each rank counts its own shards.
 struct MemoryUse {
   std::int64_t parameters =
-      0;                     // trained: this rank's shards where they are divided, else all of them
+      0;  // trained: this rank's shards where they are divided (on disk: none), else all of them
   std::int64_t masters = 0;  // shards in full precision beside them, with a mixed precision policy
   std::int64_t whole = 0;    // frozen and ignored parameters, and buffers
   std::int64_t gradients = 0;  // that are there now: of shards where they are divided, else whole
   std::int64_t optimizer =
       0;  // tensors of its state in memory, not those on disk; 0 before the first step
 
-  // Whole units in memory during their use, with the shards of all ranks: FULL_SHARD over several nodes, else 0.
+  // Whole units in memory during their use, with the shards of all ranks: FULL_SHARD over several nodes or on disk, else 0.
   std::int64_t paged = 0;
   std::int64_t peak_paged = 0;
   // Gradients of units that a backward is filling, and their maximum so far: if gradients are divided, else 0.

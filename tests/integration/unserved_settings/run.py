@@ -22,8 +22,8 @@ REFUSED = [
     (["--use_fsdp", "--fsdp_version", "2", "--use_parallelism_config", "--parallelism_config_dp_shard_size", "3"],
      "hold 3 processes", "give --num_processes 3"),
     (["--mixed_precision", "fp8", "--fp8_backend", "ao"], "fp8", "bf16"),
-    (["--use_deepspeed", "--zero_stage", "3", "--offload_param_device", "nvme", "--offload_param_nvme_path", "/tmp"],
-     "offload_param_device", "leave it out"),
+    (["--use_deepspeed", "--zero_stage", "2", "--offload_param_device", "nvme", "--offload_param_nvme_path", "/tmp"],
+     "offload_param_nvme_path", "zero_stage 3"),
 ]
 SAID = [
     (["--dynamo_backend", "inductor"], "ACCELERATE_DYNAMO_BACKEND"),

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libaccel/engine/shm/memory/file_offer.h"
 #include "libaccel/engine/shm/memory/peer_watch.h"
 #include "runtime/printable.h"
 
@@ -23,7 +24,11 @@ Result<MemoryOffer> offer_memory(int memory) {
                      .inode = info.st_ino};
 }
 
-Result<UniqueFd> open_offer(const MemoryOffer& offer) {
+namespace {
+
+enum class OfferedSize { kSealed, kAny };
+
+Result<UniqueFd> open_offered(const MemoryOffer& offer, OfferedSize size) {
   const std::string path =
       "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.descriptor);
   const std::string process = "process " + std::to_string(offer.pid);
@@ -50,11 +55,22 @@ Result<UniqueFd> open_offer(const MemoryOffer& offer) {
     return Error(ErrorCode::kUnsupported,
                  "the memory that " + process + " offers cannot be opened: " + errno_text(errno));
   }
+  if (size == OfferedSize::kAny) return memory;
   constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW;
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kFixedSize) != kFixedSize)
     return refused("no memory whose size is sealed");
   return memory;
+}
+
+}  // namespace
+
+Result<UniqueFd> open_offer(const MemoryOffer& offer) {
+  return open_offered(offer, OfferedSize::kSealed);
+}
+
+Result<UniqueFd> open_file_offer(const MemoryOffer& offer) {
+  return open_offered(offer, OfferedSize::kAny);
 }
 
 std::string to_text(const MemoryOffer& offer) {

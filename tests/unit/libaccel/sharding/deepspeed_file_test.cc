@@ -135,6 +135,10 @@ TEST(DeepSpeedFile, KnowsTheOlderNamesOfAnOffloadToHostMemory) {
   const DeepSpeedFile said_elsewhere = parse_file(
       R"({"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "auto"}}})");
   EXPECT_EQ(said_elsewhere.offload_optimizer_nvme_path, std::nullopt);
+  const DeepSpeedFile parameters = parse_file(
+      R"({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/fast"}}})");
+  EXPECT_EQ(parameters.offload_param_device, "nvme");
+  EXPECT_EQ(parameters.offload_param_nvme_path, "/fast");
   const DeepSpeedFile off = parse_file(R"({"zero_optimization": {"cpu_offload": false}})");
   EXPECT_EQ(off.offload_optimizer_device, std::nullopt);
 }

@@ -226,6 +226,20 @@ TEST(FsdpSettings, KeepsMoreUnitsWithoutALimitOfAllGathers) {
   EXPECT_EQ(unlimited.units_ahead, 4);
 }
 
+TEST(FsdpSettings, TakesAFolderOfParametersWhereTheyAreDivided) {
+  const FsdpSettings settings = resolve({.offload_param_nvme_path = "/fast"}, env());
+  EXPECT_EQ(settings.parameter_folder, "/fast");
+  EXPECT_EQ(settings.optimizer_folder, "");
+  for (const ShardingStrategy strategy :
+       {ShardingStrategy::kNoShard, ShardingStrategy::kShardGradOp}) {
+    const Error error =
+        error_of({.sharding_strategy = strategy, .offload_param_nvme_path = "/fast"});
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr(std::string(to_string(strategy))));
+    EXPECT_THAT(error.remedy(), HasSubstr("FULL_SHARD"));
+  }
+}
+
 TEST(FsdpSettings, RefusesToLoadOnRankZeroAloneAndToSendNothing) {
   EXPECT_FALSE(resolve({}, env()).cpu_ram_efficient_loading);
   EXPECT_TRUE(resolve({}, env(kLaunched)).cpu_ram_efficient_loading);

@@ -1,4 +1,5 @@
-// A model is trained whose optimizer state is four times the memory that is left for it, and where the disk fills up meanwhile.
+// A model is trained whose optimizer state is four times the memory that is left for it, or whose parameters, gradients and states
+// together are four times that, and where the disk fills up meanwhile.
 //
 // The limit is RLIMIT_DATA, set when the parameters and their gradients are there: it counts private memory that may be written
 // to, which is what cannot leave without swap, and any process may set it. RLIMIT_AS would count the mapping of the state file,
@@ -11,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -49,11 +52,11 @@ rlim_t private_bytes() {
   return 0;
 }
 
-// From now on no more than that beside what there is.
-void limit_private_memory(rlim_t more) {
+// From now on no more than that beside what there was.
+void limit_private_memory(rlim_t more, rlim_t present = private_bytes()) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_DATA, &limit), 0);
-  limit.rlim_cur = more == RLIM_INFINITY ? limit.rlim_max : private_bytes() + more;
+  limit.rlim_cur = more == RLIM_INFINITY ? limit.rlim_max : present + more;
   ASSERT_EQ(::setrlimit(RLIMIT_DATA, &limit), 0);
 }
 
@@ -125,6 +128,35 @@ TEST_F(LimitedMemory, IsEnoughForAQuarterOfTheStateThatLiesOnDisk) {
   EXPECT_THAT(exits[0].output, HasSubstr("can't allocate memory"));
 }
 
+// The limit counts from before the model is made. Of large blocks that are freed malloc() is to keep nothing, for the limit counts
+// what it keeps.
+TEST_F(LimitedMemory, IsEnoughForAQuarterOfParametersGradientsAndStatesThatLieOnDisk) {
+  constexpr test::OffloadedModel kWhole{.width = 2048,
+                                        .depth = 6};  // 96 MiB, and so 384 MiB in all
+  const auto train = [](OffloadedTraining& training) {
+    training.train(2);
+    const at::NoGradGuard no_grad;
+    training.results.push_back((*training.model)(at::ones({4, kWhole.width})));
+  };
+  test::run_ranks(1, [&] {
+    OffloadedTraining memory(zero_options(3, std::nullopt), kWhole);
+    train(memory);
+    write_text(expected_, memory);
+  });
+  const auto on_disk = [&] {
+    const rlim_t before = private_bytes();
+    const fs::path& folder = scratch_.path();
+    OffloadedTraining disk(test::with_parameters_in(folder, zero_options(3, folder)), kWhole);
+    limit_private_memory(kLimit, before);
+    const test::PeakMemory peak;
+    train(disk);
+    limit_private_memory(RLIM_INFINITY);
+    EXPECT_LE(peak.growth_bytes(), static_cast<std::int64_t>(2 * kLimit)) << peak.report();
+    EXPECT_EQ(digest_of(disk), text_of(expected_, disk));
+  };
+  test::run_ranks(1, on_disk, {.env = {{"MALLOC_MMAP_THRESHOLD_", "1048576"}}});
+}
+
 // On two ranks, which have half of the state each, its parts.
 TEST_F(LimitedMemory, IsEnoughToLoadAStateOntoTheDisk) {
   for (const int num_ranks : {1, 2}) {
@@ -192,6 +224,41 @@ TEST(FullDisk, IsReportedAndLeavesTheLastCheckpointWhole) {
     training.results.resize(2);
     training.accelerator.load_state(disk / "state");
     test::expect_same_tensors(training.outcome(), saved);
+  });
+  if (fs::exists(scratch.path() / "skipped")) GTEST_SKIP() << "mounting a disk needs root";
+}
+
+TEST(FullDisk, ForParametersIsRefusedByPrepareAndHarmsNobodyLater) {
+  const test::ScratchFolder scratch;
+  test::run_ranks(1, [&] {
+    const fs::path disk = scratch.path() / "disk";
+    if (!mount_disk(disk, 8 << 20)) {
+      std::ofstream(scratch.path() / "skipped") << "";
+      return;
+    }
+    const Error error = test::error_of([&] {
+      const OffloadedTraining training(
+          test::with_parameters_in(disk, zero_options(3, std::nullopt)),
+          {.width = 1000, .depth = 3});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kDiskFull);
+    EXPECT_THAT(error.message(), HasSubstr("parameters"));
+    EXPECT_THAT(error.remedy(), HasSubstr("offload_param_nvme_path"));
+
+    OffloadedTraining memory(zero_options(3, std::nullopt));
+    memory.train(4);
+    OffloadedTraining training(test::with_parameters_in(disk, zero_options(3, disk)));
+    training.train(2);
+    training.accelerator.save_state(disk / "state");
+    fill_disk(disk);
+    training.train(2);
+    test::expect_same_tensors(training.outcome(), memory.outcome());
+    const Error in_save = test::error_of([&] { training.accelerator.save_state(disk / "next"); });
+    EXPECT_EQ(in_save.code(), ErrorCode::kDiskFull);
+    training.accelerator.load_state(disk / "state");
+    training.results.resize(2);
+    training.train(2);
+    test::expect_same_tensors(training.outcome(), memory.outcome());
   });
   if (fs::exists(scratch.path() / "skipped")) GTEST_SKIP() << "mounting a disk needs root";
 }

@@ -68,11 +68,32 @@ TEST(ZeroSettings, NameAStageThatDoesNotExist) {
   EXPECT_THAT(unread.message(), HasSubstr("ACCELERATE_DEEPSPEED_ZERO_STAGE is 'two'"));
 }
 
-TEST(ZeroSettings, RefuseWhatWouldChangeNumbersOrMemoryAndIsNotThere) {
-  const Error error = error_of({.offload_param_device = "nvme"});
-  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.message(), HasSubstr("offload_param_device is 'nvme'"));
-  EXPECT_THAT(error.remedy(), HasSubstr("set it to cpu or none"));
+TEST(ZeroSettings, TakeTheFolderOfParametersOnDiskWithStage3Alone) {
+  const FsdpSettings given = resolve_zero(
+      {.zero_stage = 3, .offload_param_device = "nvme", .offload_param_nvme_path = "/fast"}, env());
+  EXPECT_EQ(given.parameter_folder, "/fast");
+  EXPECT_EQ(given.optimizer_folder, "");
+  EXPECT_TRUE(given.notices.empty());
+  const FsdpSettings launched =
+      resolve_zero({},
+                   env({{"ACCELERATE_DEEPSPEED_ZERO_STAGE", "3"},
+                        {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "nvme"},
+                        {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", "/launched"}}));
+  EXPECT_EQ(launched.parameter_folder, "/launched");
+  for (const int stage : {0, 1, 2}) {
+    const Error error = error_of(
+        {.zero_stage = stage, .offload_param_device = "nvme", .offload_param_nvme_path = "/fast"});
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("with zero_stage " + std::to_string(stage)));
+    EXPECT_THAT(error.remedy(), HasSubstr("zero_stage 3"));
+  }
+}
+
+TEST(ZeroSettings, NameTheFolderThatParametersOnDiskLack) {
+  const Error error = error_of({.zero_stage = 3, .offload_param_device = "nvme"});
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("offload_param_device is 'nvme', and no folder"));
+  EXPECT_THAT(error.remedy(), HasSubstr("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH"));
 }
 
 TEST(ZeroSettings, TakeTheFolderOfOptimizersOnDisk) {
