@@ -273,8 +273,17 @@ OperatorRun::OperatorRun(const char* name) noexcept : name_(name) {
   ++t_seen.count;
 }
 
-at::DataPtr owned_pointer(void* address, std::unique_ptr<ParameterStorage> owner) {
-  return {address, owner.release(), &delete_owner, at::kCPU};
+at::DataPtr owned_pointer(void* address,
+                          std::unique_ptr<ParameterStorage> owner,
+                          c10::Device device) {
+  return {address, owner.release(), &delete_owner, device};
+}
+
+void move_owned(c10::StorageImpl& storage, void* address) {
+  at::DataPtr& pointer = storage._mutable_data_ptr_no_checks();
+  const c10::Device device = pointer.device();
+  void* const owner = pointer.release_context();
+  pointer = at::DataPtr(address, owner, &delete_owner, device);
 }
 
 at::Tensor make_owned(const at::Tensor& like,

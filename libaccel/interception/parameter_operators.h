@@ -26,6 +26,7 @@
 #include <string>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/SmallVector.h>
 
 namespace accel::interception {
@@ -70,13 +71,20 @@ class ParameterStorage {
   virtual void before(OperatorRun& run, const c10::TensorImpl& tensor, bool is_written) const = 0;
   // Of the parameter at the tensor's first element.
   [[nodiscard]] virtual std::string name_of(const c10::TensorImpl& tensor) const = 0;
+  // Keeps the storage's memory in place for as long as the result lives; nullptr: it always is.
+  [[nodiscard]] virtual std::shared_ptr<void> hold() const { return nullptr; }
 };
 
 // Registers the fallback, once. make_owned() and KernelScope call it.
 void hook_operators_below_autograd();
 
-// For a storage at that address.
-[[nodiscard]] at::DataPtr owned_pointer(void* address, std::unique_ptr<ParameterStorage> owner);
+// For a storage at that address of the device.
+[[nodiscard]] at::DataPtr owned_pointer(void* address,
+                                        std::unique_ptr<ParameterStorage> owner,
+                                        c10::Device device = c10::kCPU);
+// Gives a storage that has such a pointer another address, and leaves it its owner. nullptr: it has no memory for now, and code that
+// takes the address of a tensor in it gets a c10::Error. Requires: no operator works on it.
+void move_owned(c10::StorageImpl& storage, void* address);
 
 // A tensor of like's keys, sizes and strides, with the key, whose storage has such a pointer.
 [[nodiscard]] at::Tensor make_owned(const at::Tensor& like,

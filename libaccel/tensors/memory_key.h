@@ -15,9 +15,12 @@ using MemoryKey =
     std::tuple<const void*, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
 
 [[nodiscard]] inline MemoryKey memory_key(const at::Tensor& tensor) {
-  // Tensors of the meta device have no address: they are tied when they are one object.
-  const void* place = tensor.is_meta() ? static_cast<const void*>(tensor.unsafeGetTensorImpl())
-                                       : tensor.const_data_ptr();
+  // Tensors of the meta device have no address, and those whose memory is away for now: they are tied when they are one object.
+  const bool is_away =
+      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() == nullptr;
+  const void* place = tensor.is_meta() || is_away
+                          ? static_cast<const void*>(tensor.unsafeGetTensorImpl())
+                          : tensor.const_data_ptr();
   return {place, tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec()};
 }
 

@@ -341,6 +341,59 @@ int ranks() {
   return holds ? 0 : 1;
 }
 
+AcceleratorOptions divided_by(ShardingStrategy strategy) {
+  AcceleratorOptions options;
+  options.fsdp_plugin =
+      FullyShardedDataParallelPlugin{.sharding_strategy = strategy,
+                                     .auto_wrap_policy = AutoWrapPolicy::kSizeBasedWrap,
+                                     .min_num_params = 40};  // several units of each model
+  return options;
+}
+
+// As ranks(), of models that are divided; five steps after a load are the five steps after the save, to the bit.
+int divided(const AcceleratorOptions& options) {
+  Accelerator accelerator(options);
+  compute_in_fp32();
+  if (accelerator.num_processes() == 1) {
+    say("one process: launch two");
+    return kSkip;
+  }
+  say_device(accelerator);
+  bool holds = true;
+  if (const char* wanted = std::getenv("ACCEL_WANTED_BACKEND");
+      wanted != nullptr && *wanted != '\0')
+    holds = PartialState().backend() == wanted;
+  for (const char* kind : kKinds) {
+    const auto wanted = plain_losses(kind, 20);
+    Training training(accelerator, kind);
+    holds = are_near(kind, training.train(20), wanted) && holds;
+    const MemoryUse use = training.memory();
+    say(std::string(kind) + ": parameters " + std::to_string(use.parameters) +
+        " bytes a rank, at most " + std::to_string(use.peak_paged) + " of whole units, optimizer " +
+        std::to_string(use.optimizer));
+    accelerator.free_memory();
+  }
+  const char* const port = std::getenv("MASTER_PORT");
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("gpu_checks_" + std::string(port == nullptr ? "0" : port));
+  Training training(accelerator, "mlp");
+  (void)training.train(static_cast<int>(kRows / kBatch));  // whole epochs: the loader begins anew
+  accelerator.save_state(folder);
+  const auto first = training.train(5);
+  accelerator.load_state(folder);
+  const auto second = training.train(5);
+  accelerator.wait_for_everyone();
+  if (accelerator.is_main_process()) std::filesystem::remove_all(folder);
+  say("five losses after the load " + std::string(first == second ? "equal" : "DIFFER"));
+  return holds && first == second ? 0 : 1;
+}
+
+int zero_1() {
+  AcceleratorOptions options;
+  options.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 1};
+  return divided(options);
+}
+
 // Rank 1 is killed in the fifth step, and says when; the caller looks when the job has ended.
 int killed() {
   Accelerator accelerator;
@@ -371,6 +424,9 @@ const std::map<std::string, std::function<int()>>& checks() {
       {"checkpoint", checkpoint},
       {"leaks", leaks},
       {"ranks", ranks},
+      {"zero_1", zero_1},
+      {"shard_grad_op", [] { return divided(divided_by(ShardingStrategy::kShardGradOp)); }},
+      {"full_shard", [] { return divided(divided_by(ShardingStrategy::kFullShard)); }},
       {"killed", killed},
   };
   return all;

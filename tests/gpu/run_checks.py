@@ -87,6 +87,10 @@ def run_all(run, num_gpus):
     one_gpu = {"CUDA_VISIBLE_DEVICES": "0"} if num_gpus else {}
     calls.append(("ranks_on_one_gpu", "two ranks share a GPU: gradients through the memory of the host",
                   lambda: run.two_ranks("ranks", {"ACCEL_WANTED_BACKEND": "shm", **one_gpu})))
+    divided = {"zero_1": "optimizer states divided over two ranks", "shard_grad_op": "gradients, too", "full_shard": "parameters, too"}
+    for name, what in divided.items():
+        calls.append((name, what + ", which share a GPU",
+                      lambda name=name: run.two_ranks(name, {"ACCEL_WANTED_BACKEND": "shm", **one_gpu})))
     calls.append(("killed_rank", "a killed rank ends the other within 5 s",
                   lambda: after_a_kill(run.two_ranks("killed", one_gpu))))
     rows = []
@@ -98,14 +102,15 @@ def run_all(run, num_gpus):
         print(f"{outcome:8} {name} ({seconds:.1f} s)", flush=True)
         if outcome == "FAILED":
             print(output.strip()[-4000:], flush=True)
-    what = "two ranks with a GPU each: NCCL"
-    if num_gpus >= 2:
-        status, output, seconds = run.two_ranks("ranks", {"ACCEL_WANTED_BACKEND": "nccl"})
-        rows.append({"name": "ranks_nccl", "what": what, "outcome": "passed" if status == 0 else "FAILED",
+    for check, what in {"ranks": "copies on two ranks", **divided}.items():
+        name, what = f"{check}_nccl", what + ", with a GPU each: NCCL"
+        if num_gpus < 2:
+            rows.append({"name": name, "what": what, "outcome": "not run", "seconds": 0,
+                         "detail": f"{num_gpus} GPUs, NCCL needs 2"})
+            continue
+        status, output, seconds = run.two_ranks(check, {"ACCEL_WANTED_BACKEND": "nccl"})
+        rows.append({"name": name, "what": what, "outcome": "passed" if status == 0 else "FAILED",
                      "seconds": round(seconds, 1), "detail": output.strip()[-4000:]})
-    else:
-        rows.append({"name": "ranks_nccl", "what": what, "outcome": "not run", "seconds": 0,
-                     "detail": f"{num_gpus} GPUs, NCCL needs 2"})
     return rows
 
 

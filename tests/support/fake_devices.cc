@@ -2,6 +2,7 @@
 // the exchange of gradients.
 //
 // ACCEL_FAKE_DEVICES    how many there are, 1; 0: count() says why there are none
+// ACCEL_FAKE_TENSORS    when set: its tensors are of a device of their own (fake_tensors.h), and not on the CPU
 // ACCEL_FAKE_INTERFACE  the number of the interface that it claims
 // Each call of libaccel is a line on stderr.
 
@@ -14,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "libaccel/engine/device/device_backend.h"
+#include "tests/support/fake_tensors.h"
 
 namespace {
 
@@ -24,7 +26,12 @@ int number_of(const char* variable, int fallback) {
 
 class FakeDevices final : public accel::device::DeviceBackend {
  public:
-  [[nodiscard]] c10::DeviceType type() const noexcept override { return c10::DeviceType::CPU; }
+  FakeDevices() {
+    if (has_tensors()) accel::test::register_fake_tensors();
+  }
+  [[nodiscard]] c10::DeviceType type() const noexcept override {
+    return has_tensors() ? c10::DeviceType::PrivateUse1 : c10::DeviceType::CPU;
+  }
   [[nodiscard]] int count() override {
     std::fputs("fake: count\n", stderr);
     const int count = number_of("ACCEL_FAKE_DEVICES", 1);
@@ -45,6 +52,9 @@ class FakeDevices final : public accel::device::DeviceBackend {
     std::fprintf(stderr, "fake: connect %d of %d by %d\n", rank.rank, rank.world_size, rank.device);
     throw std::runtime_error("the fake connects nobody");
   }
+
+ private:
+  static bool has_tensors() { return std::getenv("ACCEL_FAKE_TENSORS") != nullptr; }
 };
 
 }  // namespace

@@ -401,7 +401,8 @@ CheckpointObjects Accelerator::checkpoint_objects() const {
     if (!model->has_masters()) continue;
     throw Error(
         ErrorCode::kUnsupported,
-        "a model with a mixed_precision_policy has its full precision only while save_state() runs",
+        "a model with a mixed_precision_policy has its full precision only while save_state() "
+        "runs, and one that is divided over GPUs by FULL_SHARD its parameters",
         "call save_state()");
   }
   return impl_->checkpointing.content().objects_to_save(detail::SaveTo::kDisk);

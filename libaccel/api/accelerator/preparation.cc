@@ -269,14 +269,17 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
                                            : "with evaluation_mode is prepared for training"),
                 "prepare a copy of it: clone() of the module");
   }
+  std::shared_ptr<ProcessGroup> group = state.process_group();
+  const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;
   const bool is_placed = asked.device_placement.value_or(options.device_placement);
-  if (is_placed && !sharding::is_empty(*module)) module->to(state.device());
+  const bool is_trained = has_trainable_parameters(*module);
+  const bool is_divided =
+      has_others && is_trained && fsdp && fsdp->strategy != ShardingStrategy::kNoShard;
+  // A model that is divided goes there by parts: all of it may not fit.
+  if (is_placed && !is_divided && !sharding::is_empty(*module)) module->to(state.device());
   if (is_reproducible && !asked.evaluation_mode)
     refuse_irreproducible(*module, options, fsdp, recipe, state.num_processes());
   std::shared_ptr<ModelSync> sync;
-  std::shared_ptr<ProcessGroup> group = state.process_group();
-  const bool has_others = group != nullptr && group->size() > 1 && !asked.evaluation_mode;
-  const bool is_trained = has_trainable_parameters(*module);
   const bool is_alone_on_disk =
       !has_others && is_trained && !asked.evaluation_mode && keeps_parameters_on_disk();
   if (is_alone_on_disk && group == nullptr) group = group_of_this_process();
@@ -288,7 +291,8 @@ std::shared_ptr<ModelRuntime> Preparation::runtime_for(std::shared_ptr<torch::nn
   const bool has_budget = fsdp && has_page_budget(*fsdp, group.get());
   if (fsdp && fsdp->recomputes_activations) refuse_recomputed_script(*module);
   if ((has_others && is_trained) || is_alone_on_disk) {
-    sync = make_sync(*module, std::move(group));
+    const auto device = is_placed ? std::optional(state.device()) : std::nullopt;
+    sync = make_sync(*module, std::move(group), device);
     if (is_reproducible) sync->set_sync_in_backward(false);  // gradients are exchanged apart
   } else if (has_others && fsdp && fsdp->strategy != ShardingStrategy::kNoShard) {
     sharding::send_frozen_model(*module, *fsdp, *group);
@@ -317,7 +321,7 @@ void Preparation::warn_of_options_without_effect(const ModelSync* sync,
   if (has_page_budget && !(is_divided && sync->is_paged())) {
     logger.warning_once(
         "max_live_bytes (ACCEL_FSDP_MAX_LIVE_BYTES) changes nothing here: units come and go with "
-        "FULL_SHARD over several nodes, or with parameters on disk");
+        "FULL_SHARD over several nodes, with parameters on disk, or on GPUs");
   }
 }
 
@@ -333,7 +337,8 @@ const std::shared_ptr<ProcessGroup>& Preparation::group_of_this_process() {
 
 // How the ranks keep a model in step.
 std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& module,
-                                                  std::shared_ptr<ProcessGroup> world) {
+                                                  std::shared_ptr<ProcessGroup> world,
+                                                  std::optional<c10::Device> device) {
   const bool is_copied =
       !fsdp || fsdp->strategy == ShardingStrategy::kNoShard || fsdp->keeps_whole_gradients;
   if (is_copied) sharding::verify_same_exchange(options.ddp, *world);
@@ -346,11 +351,11 @@ std::shared_ptr<ModelSync> Preparation::make_sync(const torch::nn::Module& modul
     return std::make_shared<DdpReducer>(module, mesh_->group(MeshAxis::kData), options.ddp);
   if (!fsdp->keeps_whole_gradients) refuse_hooked_shards(options.ddp);
   if (fsdp->keeps_whole_gradients) {
-    sharded_models_.push_back(
-        std::make_shared<sharding::WholeGradientModel>(module, mesh_, *fsdp, recipe, options.ddp));
+    sharded_models_.push_back(std::make_shared<sharding::WholeGradientModel>(
+        module, mesh_, *fsdp, recipe, options.ddp, device));
   } else {
     sharded_models_.push_back(
-        std::make_shared<sharding::ShardedModel>(module, mesh_, *fsdp, recipe));
+        std::make_shared<sharding::ShardedModel>(module, mesh_, *fsdp, recipe, device));
   }
   return sharded_models_.back();
 }

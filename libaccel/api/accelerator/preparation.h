@@ -114,9 +114,10 @@ class Preparation {
   AcceleratedScheduler keep_scheduler(std::shared_ptr<Scheduler> scheduler, bool split_batches);
   // Of the loaders, for one process; std::nullopt: none says it.
   [[nodiscard]] std::optional<std::int64_t> micro_batch_size() const;
-  // The first one makes the mesh.
+  // The first one makes the mesh. device: where a model that is divided is put.
   [[nodiscard]] std::shared_ptr<ModelSync> make_sync(const torch::nn::Module& module,
-                                                     std::shared_ptr<ProcessGroup> world);
+                                                     std::shared_ptr<ProcessGroup> world,
+                                                     std::optional<c10::Device> device);
   // Then one process divides its models too: into one shard.
   [[nodiscard]] bool keeps_parameters_on_disk() const noexcept;
   [[nodiscard]] const std::shared_ptr<ProcessGroup>& group_of_this_process();

@@ -452,7 +452,9 @@ at::Tensor Training::clip_norm(const std::vector<at::Tensor>& parameters,
   }
   return clip_gradient_norm_(
       own.pieces, own.whole, max_norm, norm_type, [&](const at::Tensor& norm) {
-        return combined_norm(prepared_.mesh().dividing_groups(), norm, norm_type);
+        // Without a gradient it is a zero of the CPU.
+        return combined_norm(
+            prepared_.mesh().dividing_groups(), norm.to(prepared_.state.device()), norm_type);
       });
 }
 

@@ -19,9 +19,9 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return empty;
 }
 
-at::Tensor memory_like(const at::Tensor& tensor) {
+at::Tensor memory_like(const at::Tensor& tensor, c10::Device device) {
   return at::empty_strided(
-      tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU).requires_grad(false));
+      tensor.sizes(), tensor.strides(), tensor.options().device(device).requires_grad(false));
 }
 
 void forbid_addresses(const at::Tensor& tensor) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 namespace accel::construction {
 
@@ -16,7 +17,7 @@ void give_memory(const at::Tensor& tensor, const at::Tensor& values);
 [[nodiscard]] at::Tensor without_memory(const at::Tensor& tensor);
 
 // Ordinary memory of its sizes and strides for a tensor of the meta device, not initialised.
-[[nodiscard]] at::Tensor memory_like(const at::Tensor& tensor);
+[[nodiscard]] at::Tensor memory_like(const at::Tensor& tensor, c10::Device device = c10::kCPU);
 
 // Lets code that takes the tensor's address throw, instead of reading at nullptr. Some of LibTorch's in-place operators
 // look at addresses of the meta device, too; explain_addresses(), which also says why, forbids them that.

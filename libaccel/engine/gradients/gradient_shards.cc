@@ -19,6 +19,15 @@
 #include "libaccel/engine/shm/group/byte_group.h"
 
 namespace accel::sharding {
+namespace {
+
+constexpr std::size_t kMostBegun = 2;  // sums on a device, beside the backward
+
+c10::Device device_of_all(const std::vector<NamedParameter>& parameters) {
+  return parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().tensor.device();
+}
+
+}  // namespace
 
 GradientShards::GradientShards(std::vector<NamedParameter> parameters,
                                std::vector<Unit> units,
@@ -32,6 +41,7 @@ GradientShards::GradientShards(std::vector<NamedParameter> parameters,
       all_(mesh.group(MeshAxis::kData)),
       shards_(mesh.group(MeshAxis::kShard)),
       replicas_(mesh.size(MeshAxis::kReplicate) > 1 ? mesh.group(MeshAxis::kReplicate) : nullptr),
+      device_(device_of_all(parameters_)),
       model_(model),
       scale_(at::scalar_tensor(1.0 / all_->size(), at::TensorOptions(at::kDouble))),
       unit_states_(units_.size()),
@@ -62,6 +72,11 @@ void GradientShards::before_backward(bool /*exchanges*/, const std::vector<at::T
 }
 
 void GradientShards::drop() noexcept {
+  try {
+    settle_reductions(0);
+  } catch (const std::exception&) {
+    begun_.clear();  // the group is over, and says so to whoever calls it next
+  }
   for (UnitState& unit : unit_states_) unit = {};
   live_bytes_ = 0;
 }
@@ -112,7 +127,8 @@ bool GradientShards::sums_wide(std::size_t unit) const {
 }
 
 bool GradientShards::stays_apart(std::size_t unit) const {
-  return is_plain_[unit] && !sums_wide(unit) && at::isFloatingType(units_[unit].dtype);
+  return device_.is_cpu() && is_plain_[unit] && !sums_wide(unit) &&
+         at::isFloatingType(units_[unit].dtype);
 }
 
 // Moves the parameter's gradient into its unit.
@@ -154,11 +170,26 @@ void GradientShards::take_flat(std::size_t parameter, const at::Tensor& gradient
 
 void GradientShards::reduce(std::size_t group, std::span<const std::uint8_t> arrived) {
   const std::size_t unit = unit_of_group(group);
-  UnitState& state = unit_states_[unit];
-  if (!reduce_apart(unit)) {
-    flatten(unit, arrived);
-    reduce_flat(unit);
+  if (reduce_apart(unit)) return complete(unit);
+  flatten(unit, arrived);
+  begin_flat(unit);
+  settle_reductions(device_.is_cpu() ? 0 : kMostBegun);
+}
+
+void GradientShards::settle_reductions(std::size_t most_left) {
+  while (begun_.size() > most_left) {
+    BegunSum oldest = std::move(begun_.front());
+    begun_.pop_front();
+    oldest.work.wait();
+    live_bytes_ -= static_cast<std::int64_t>(oldest.flat.nbytes());
+    spare_.push_back(std::move(oldest.flat));
+    complete(oldest.unit);
   }
+}
+
+// The shard of this rank is summed.
+void GradientShards::complete(std::size_t unit) {
+  UnitState& state = unit_states_[unit];
   if (replicas_)
     replicas_->all_reduce_(state.shard, Reduction::kSum, "reducing gradients over nodes");
   if (state.shard.scalar_type() != units_[unit].dtype)
@@ -216,14 +247,14 @@ void GradientShards::flatten(std::size_t unit, std::span<const std::uint8_t> arr
   clear_gaps(unit, arrived);
 }
 
-void GradientShards::reduce_flat(std::size_t unit) {
+void GradientShards::begin_flat(std::size_t unit) {
   UnitState& state = unit_states_[unit];
   // Sums of 16 bits are made in fp32; with a second sum to come the first one is not rounded either.
   at::Tensor flat = sums_wide(unit) ? state.flat.to(at::kFloat) : state.flat;
   state.shard = empty_shard(unit, flat.scalar_type());
-  shards_->reduce_scatter(state.shard, flat, "reducing gradients");
-  live_bytes_ -= static_cast<std::int64_t>(state.flat.nbytes());
-  spare_.push_back(std::exchange(state.flat, at::Tensor()));
+  Work work = shards_->begin_reduce_scatter(state.shard, flat, "reducing gradients");
+  begun_.push_back(
+      {unit, std::exchange(state.flat, at::Tensor()), std::move(flat), std::move(work)});
 }
 
 // Zero where no gradient was written: between slots, behind the last one, and in slots without a gradient.
@@ -240,7 +271,7 @@ void GradientShards::clear_gaps(std::size_t unit, std::span<const std::uint8_t> 
 
 at::Tensor GradientShards::empty_shard(std::size_t unit, at::ScalarType dtype) const {
   const OrdinaryMemory stays;
-  return at::empty({units_[unit].shard_numel}, dtype);
+  return at::empty({units_[unit].shard_numel}, at::TensorOptions(dtype).device(device_));
 }
 
 at::Tensor GradientShards::borrow_flat(const Unit& unit) {
@@ -254,7 +285,7 @@ at::Tensor GradientShards::borrow_flat(const Unit& unit) {
   } else {
     spare_.clear();
     const OrdinaryMemory stays;
-    flat = at::empty({unit.numel()}, unit.dtype);
+    flat = at::empty({unit.numel()}, at::TensorOptions(unit.dtype).device(device_));
   }
   hold(static_cast<std::int64_t>(flat.nbytes()));
   return flat;
@@ -267,6 +298,7 @@ void GradientShards::hold(std::int64_t bytes) noexcept {
 
 // Agrees on which parameters were used.
 void GradientShards::finish(std::span<const std::uint8_t> arrived) {
+  settle_reductions(0);
   at::Tensor used = at::empty({std::ssize(arrived)}, at::kInt);
   std::copy(arrived.begin(), arrived.end(), used.data_ptr<int>());
   all_->all_reduce_(used, Reduction::kMax, "comparing which parameters have gradients");

@@ -10,6 +10,9 @@
 //
 // The bits are the same.
 //
+// On a device a reduction goes on beside the backward: the stream that computes waits for it when the next but one begins, or when
+// the backward ends. So two flat gradients are on their way at most, and a third is being filled.
+//
 // An exchange begins with a roll, which keeps ranks together of which some have no gradient of this model in this backward
 // (experts of others, the other half of a GAN): they join with zeros. A parameter that had no gradient on any rank keeps none,
 // so that optimizers pass it by, as with one process.
@@ -23,6 +26,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -34,12 +38,9 @@
 #include "libaccel/engine/gradients/gradient_policy.h"
 #include "libaccel/engine/gradients/gradient_room.h"
 #include "libaccel/engine/process/mesh.h"
+#include "libaccel/engine/process/process_group.h"
 #include "libaccel/tensors/parameter_list.h"
 #include "libaccel/tensors/unit_layout.h"
-
-namespace accel {
-class ProcessGroup;
-}
 
 namespace accel::sharding {
 
@@ -61,6 +62,7 @@ class GradientShards final : public GradientPolicy {
   void take(std::size_t parameter, const at::Tensor& arrived) override;
   void reduce(std::size_t group, std::span<const std::uint8_t> arrived) override;
   void finish(std::span<const std::uint8_t> arrived) override;
+  void end_backward() override { settle_reductions(0); }
   void drop() noexcept override;
   [[nodiscard]] Error second_gradient(const NamedParameter& parameter) const override;
 
@@ -90,6 +92,14 @@ class GradientShards final : public GradientPolicy {
     at::Tensor shard;               // once reduced, until taken
   };
 
+  // A sum over the ranks that has begun.
+  struct BegunSum {
+    std::size_t unit;
+    at::Tensor flat;
+    at::Tensor input;  // that, or a copy in fp32
+    Work work;
+  };
+
   // Units are exchanged from the last one down.
   [[nodiscard]] std::size_t unit_of_group(std::size_t group) const noexcept {
     return units_.size() - 1 - group;
@@ -101,7 +111,10 @@ class GradientShards final : public GradientPolicy {
   void take_apart(std::size_t parameter, const at::Tensor& gradient);
   void take_flat(std::size_t parameter, const at::Tensor& gradient);
   [[nodiscard]] bool reduce_apart(std::size_t unit);
-  void reduce_flat(std::size_t unit);
+  void begin_flat(std::size_t unit);
+  // Ends what has begun, the oldest first, but for the last `most_left`.
+  void settle_reductions(std::size_t most_left);
+  void complete(std::size_t unit);
   void flatten(std::size_t unit, std::span<const std::uint8_t> arrived);
   void clear_gaps(std::size_t unit, std::span<const std::uint8_t> arrived);
   void hold(std::int64_t bytes) noexcept;
@@ -116,6 +129,7 @@ class GradientShards final : public GradientPolicy {
   std::shared_ptr<ProcessGroup> all_;       // whose gradients are averaged
   std::shared_ptr<ProcessGroup> shards_;    // over whom a unit is divided
   std::shared_ptr<ProcessGroup> replicas_;  // who have the same shards; nullptr: nobody else
+  c10::Device device_;
   int model_;
   WhenReduced when_reduced_;
   Keep keep_;
@@ -125,6 +139,7 @@ class GradientShards final : public GradientPolicy {
   std::vector<UnitState> unit_states_;
   std::vector<std::uint8_t> was_used_;
   std::vector<at::Tensor> spare_;  // flats to be used again
+  std::deque<BegunSum> begun_;
   std::int64_t live_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;
 };

@@ -107,11 +107,8 @@ class DiskHome final : public GatedHome {
  protected:
   void finish_write(std::span<const std::size_t> changed, ProcessGroup& group) override {
     const auto store = [&] {
-      for (const std::size_t unit : changed) {
-        const std::int64_t numel = units()[unit].shard_numel;
-        const auto own = StateRange::of(writable(unit).narrow(0, group.rank() * numel, numel));
-        if (own) own->store();
-      }
+      for (const std::size_t unit : changed)
+        if (const auto own = StateRange::of(own_shard(unit))) own->store();
     };
     jointly(store, &group, "writing the shards of parameters to the disk");
   }

@@ -54,6 +54,11 @@ void GatedHome::take_in(std::vector<NamedParameter>& parameters) {
   pages_.take_in(parameters);
 }
 
+at::Tensor GatedHome::own_shard(std::size_t unit) const {
+  const std::int64_t numel = units_.at(unit).shard_numel;
+  return writable_.at(unit).narrow(0, group_->rank() * numel, numel);
+}
+
 void GatedHome::before_write() {
   close_gate();
   try {

@@ -40,9 +40,7 @@ class GatedHome : public ParameterHome {
   ~GatedHome() override { open_gate(); }
 
   void take_in(std::vector<NamedParameter>& parameters) override;
-  [[nodiscard]] const at::Tensor& writable(std::size_t unit) const override {
-    return writable_.at(unit);
-  }
+  [[nodiscard]] at::Tensor own_shard(std::size_t unit) const override;
   [[nodiscard]] bool is_shared() const noexcept override { return true; }
   [[nodiscard]] bool is_paged() const noexcept override { return true; }
 
@@ -55,10 +53,10 @@ class GatedHome : public ParameterHome {
   void begin_evaluation() override { pages_.end_step(); }
 
  protected:
+  // By unit: [world_size * shard_numel].
   void set_writable(std::vector<at::Tensor> writable) { writable_ = std::move(writable); }
   // Returns when all ranks have written. What it throws, all ranks throw.
   virtual void finish_write(std::span<const std::size_t> units, ProcessGroup& group);
-  [[nodiscard]] const std::vector<Unit>& units() const noexcept { return units_; }
 
  private:
   void close_gate();

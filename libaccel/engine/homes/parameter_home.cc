@@ -48,7 +48,14 @@ std::unique_ptr<ParameterHome> make_home(const std::vector<Unit>& units,
                                          std::vector<std::vector<pager::GuardLabel>> labels,
                                          const std::shared_ptr<ProcessGroup>& group,
                                          const FsdpSettings& settings,
-                                         Masters masters) {
+                                         Masters masters,
+                                         c10::Device device) {
+  if (!device.is_cpu()) {
+    const bool is_whole =
+        settings.keeps_whole_gradients || settings.strategy == ShardingStrategy::kShardGradOp;
+    if (is_whole) return make_private_home(units, group, masters, device);
+    return make_device_home(units, std::move(labels), group, settings.paging, device);
+  }
   if (!settings.parameter_folder.empty())
     return make_disk_home(units, group, settings.parameter_folder, settings.paging);
   auto shared = make_shared_home(units, std::move(labels), group);
@@ -64,7 +71,7 @@ std::unique_ptr<ParameterHome> make_home(const std::vector<Unit>& units,
                     " needs ranks that share memory: " + shared.error().message(),
                 "use SHARD_GRAD_OP: every rank keeps the parameters whole");
   }
-  return make_private_home(units, group, masters);
+  return make_private_home(units, group, masters, device);
 }
 
 }  // namespace accel::sharding

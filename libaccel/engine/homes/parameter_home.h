@@ -9,6 +9,8 @@
 //                 use them (paged_home.h, which needs no ranks). What FULL_SHARD needs there.
 //   DiskHome      the ranks of one node have all shards in a file, and units in memory while operators use them. For
 //                 parameters that do not fit into memory.
+//   DeviceHome    ranks with devices: each holds its shards on its own, and units whole while operators use them
+//                 (device_units.h). What FULL_SHARD needs there.
 //
 // A shard is written by its owner alone, between before_write() and publish(). Nobody reads it meanwhile: a rank calls
 // before_write() when it is through with its forwards and backwards, and goes on when all ranks are.
@@ -25,6 +27,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <accel/result.h>
 
@@ -48,8 +51,8 @@ class ParameterHome {
   // Makes each parameter a view of its place, of the strides that it had. parameters: in the order that the units were
   // planned for. To be called once, after the first publish().
   virtual void take_in(std::vector<NamedParameter>& parameters) = 0;
-  // [world_size * shard_numel] of a unit, of which this rank writes its own shard.
-  [[nodiscard]] virtual const at::Tensor& writable(std::size_t unit) const = 0;
+  // [shard_numel] of a unit, which this rank writes.
+  [[nodiscard]] virtual at::Tensor own_shard(std::size_t unit) const = 0;
   // Whether the ranks see one memory: then one rank's values are every rank's.
   [[nodiscard]] virtual bool is_shared() const noexcept = 0;
   virtual void before_write() = 0;
@@ -66,6 +69,15 @@ class ParameterHome {
   [[nodiscard]] virtual bool is_on_disk() const noexcept { return false; }
   // A forward without a backward begins: where parameters are paged, what is used from now on is what the next one will use.
   virtual void begin_evaluation() {}
+  // Whether what comes in does so on all ranks together, so that one rank alone may not ask for it. Then begin_load() and end_load()
+  // are not called: what is saved and loaded are the shards, as masters (master_shards.h).
+  [[nodiscard]] virtual bool is_collective() const noexcept { return false; }
+  // Bytes of units that are whole at present, and at most so far; of a home whose table of pages does not say it.
+  struct WholeBytes {
+    std::int64_t present = 0;
+    std::int64_t peak = 0;
+  };
+  [[nodiscard]] virtual WholeBytes whole_bytes() const { return {}; }
   // Where each rank has a copy that its program may write to: throws kInvalidArgument, the same on all ranks, naming a
   // parameter that some ranks have written to since publish() and others have not. Requires: every rank calls it.
   virtual void refuse_unsynced_writes() {}
@@ -92,9 +104,11 @@ void place_parameters(const Unit& unit,
 // that it may be offered (memory_offer.h). Errors  kOutOfMemory.
 [[nodiscard]] Result<UniqueFd> make_parameter_memory(std::int64_t bytes);
 
+// device: where it lies.
 [[nodiscard]] std::unique_ptr<ParameterHome> make_private_home(const std::vector<Unit>& units,
                                                                std::shared_ptr<ProcessGroup> group,
-                                                               Masters masters);
+                                                               Masters masters,
+                                                               c10::Device device);
 
 // labels: of the parameters of each unit, for who writes to them. Errors, the same on all ranks  kUnsupported: they cannot
 // share memory; says which rank and why. Throws what ProcessGroup throws. Requires: every rank calls it.
@@ -118,14 +132,25 @@ void place_parameters(const Unit& unit,
                                                             const std::string& folder,
                                                             const PagingLimits& limits);
 
-// On a disk where settings name a folder; else the home of the first kind that these ranks can have and the strategy allows: shared,
-// then paged (FULL_SHARD) or private (SHARD_GRAD_OP). Throws kUnsupported, the same on all ranks, what make_disk_home() throws, and
-// what ProcessGroup throws. Requires: every rank calls it.
+// labels: as above. Throws kOutOfMemory, the same on all ranks, for a budget below the largest unit, and what ProcessGroup throws.
+// Requires: every rank calls it; device is not the CPU.
+[[nodiscard]] std::unique_ptr<ParameterHome> make_device_home(
+    const std::vector<Unit>& units,
+    std::vector<std::vector<pager::GuardLabel>> labels,
+    std::shared_ptr<ProcessGroup> group,
+    const PagingLimits& limits,
+    c10::Device device);
+
+// On the CPU the home of the first kind that these ranks can have and the strategy allows: shared, then paged (FULL_SHARD) or
+// On a disk where settings name a folder; else on the CPU the home of the first kind that these ranks can have and the strategy allows:
+// shared, then paged (FULL_SHARD) or private (SHARD_GRAD_OP); on another device (FULL_SHARD) that of devices, or private. Throws
+// kUnsupported, the same on all ranks, what make_disk_home() throws, and what ProcessGroup throws. Requires: every rank calls it.
 [[nodiscard]] std::unique_ptr<ParameterHome> make_home(
     const std::vector<Unit>& units,
     std::vector<std::vector<pager::GuardLabel>> labels,
     const std::shared_ptr<ProcessGroup>& group,
     const FsdpSettings& settings,
-    Masters masters);
+    Masters masters,
+    c10::Device device);
 
 }  // namespace accel::sharding

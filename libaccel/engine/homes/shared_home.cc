@@ -98,8 +98,9 @@ class SharedHome final : public ParameterHome {
     for (std::size_t unit = 0; unit < units_.size(); ++unit)
       place_parameters(units_[unit], flats_[unit], parameters);
   }
-  [[nodiscard]] const at::Tensor& writable(std::size_t unit) const override {
-    return writable_.at(unit);
+  [[nodiscard]] at::Tensor own_shard(std::size_t unit) const override {
+    const std::int64_t numel = units_[unit].shard_numel;
+    return writable_.at(unit).narrow(0, group_->rank() * numel, numel);
   }
   [[nodiscard]] bool is_shared() const noexcept override { return true; }
 

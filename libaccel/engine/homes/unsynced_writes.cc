@@ -33,8 +33,10 @@ void UnsyncedWrites::forget(std::span<const NamedParameter> parameters) {
 // A parameter is a view of its unit without gaps.
 UnsyncedWrites::Seen UnsyncedWrites::seen_of(const at::Tensor& parameter) const {
   Seen seen{.version = parameter._version()};
-  if (watch_ == Watch::kValues)
-    seen.hash = checkpoint::xxh3_functions().hash(parameter.const_data_ptr(), parameter.nbytes());
+  if (watch_ == Watch::kValues) {
+    const at::Tensor values = parameter.detach().cpu();
+    seen.hash = checkpoint::xxh3_functions().hash(values.const_data_ptr(), values.nbytes());
+  }
   return seen;
 }
 

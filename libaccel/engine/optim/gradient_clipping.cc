@@ -96,7 +96,8 @@ at::Tensor combined_norm(std::span<const std::shared_ptr<ProcessGroup>> groups,
                          const at::Tensor& norm,
                          double norm_type) {
   // A rank without a part does not know the type of the others'.
-  at::Tensor is_double = at::full({}, norm.scalar_type() == at::kDouble, at::kDouble);
+  at::Tensor is_double =
+      at::full({}, norm.scalar_type() == at::kDouble, norm.options().dtype(at::kDouble));
   at::Tensor total = norm.to(at::kDouble);
   for (const auto& group : groups) {
     const at::Tensor all =
@@ -104,6 +105,8 @@ at::Tensor combined_norm(std::span<const std::shared_ptr<ProcessGroup>> groups,
     total = at::linalg_vector_norm(all.select(1, 0), norm_type);
     is_double = all.select(1, 1).max();
   }
+  // Nobody waits for a device to learn it.
+  if (!norm.is_cpu()) return total.to(norm.scalar_type());
   return total.to(is_double.item<double>() != 0 ? at::kDouble : at::kFloat);
 }
 

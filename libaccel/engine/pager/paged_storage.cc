@@ -104,14 +104,14 @@ at::Tensor guarded(const at::Tensor& values,
                    std::vector<GuardLabel> labels,
                    std::shared_ptr<const WritePermit> permit) {
   const at::Storage& memory = values.storage();
-  at::Storage storage(
-      at::Storage::use_byte_size_t(),
-      memory.nbytes(),
-      interception::owned_pointer(
-          memory.mutable_data(),
-          std::make_unique<GuardedStorage>(memory, std::move(labels), std::move(permit))),
-      /*allocator=*/nullptr,
-      /*resizable=*/false);
+  at::Storage storage(at::Storage::use_byte_size_t(),
+                      memory.nbytes(),
+                      interception::owned_pointer(memory.mutable_data(),
+                                                  std::make_unique<GuardedStorage>(
+                                                      memory, std::move(labels), std::move(permit)),
+                                                  values.device()),
+                      /*allocator=*/nullptr,
+                      /*resizable=*/false);
   return interception::make_owned(
       values, std::move(storage), values.scalar_type(), values.storage_offset());
 }

@@ -77,15 +77,20 @@ ParameterHold::~ParameterHold() {
 }
 
 std::shared_ptr<void> hold_pages(std::span<const at::Tensor> tensors) {
+  struct Holds {
+    std::vector<ParameterHold> pages;
+    std::vector<std::shared_ptr<void>> others;  // of owners that are no pagers
+  };
   std::map<std::shared_ptr<PageTable>, std::set<std::size_t>> units;
+  auto holds = std::make_shared<Holds>();
   for (const at::Tensor& tensor : tensors) {
     if (const PagedStorage* const storage = paged_storage(tensor))
       units[storage->table].insert(storage->place.unit);
+    else if (const auto* const owner = interception::owner_of(*tensor.unsafeGetTensorImpl()))
+      holds->others.push_back(owner->hold());
   }
-  if (units.empty()) return nullptr;
-  auto holds = std::make_shared<std::vector<ParameterHold>>();
   for (const auto& [table, own] : units)
-    holds->emplace_back(table, std::vector<std::size_t>(own.begin(), own.end()));
+    holds->pages.emplace_back(table, std::vector<std::size_t>(own.begin(), own.end()));
   return holds;
 }
 

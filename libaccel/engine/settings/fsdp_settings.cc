@@ -239,8 +239,9 @@ void note_what_changes_nothing(FsdpSettings& settings,
   const bool is_offloaded = plugin.cpu_offload
                                 ? *plugin.cpu_offload
                                 : flag_of(env, "FSDP_OFFLOAD_PARAMS").value_or(false);
-  if (is_offloaded)
-    settings.notices.push_back(host_memory_notice("cpu_offload (FSDP_OFFLOAD_PARAMS) true"));
+  if (!is_offloaded) return;
+  settings.offload_param_device = "cpu";
+  settings.notices.push_back(host_memory_notice("cpu_offload (FSDP_OFFLOAD_PARAMS) true"));
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ class ModelStates {
     const auto dtype = static_cast<at::ScalarType>(form.at(0).get<int>());
     const auto shape = form.at(1).get<std::vector<std::int64_t>>();
     if (!is_divided) {
-      at::Tensor values = own.defined() ? own.contiguous() : at::empty(shape, dtype);
+      // By way of the host: others do not know where the owner has it.
+      at::Tensor values = own.defined() ? own.cpu().contiguous() : at::empty(shape, dtype);
       model_.group().broadcast_(values, owner, "gathering the optimizer's states");
       return values;
     }
@@ -123,12 +124,15 @@ class ModelStates {
   std::map<std::string, ArchivedFields> own_;  // by name of the parameter
 };
 
-// What a placeholder stands for, on the rank that owns it.
-at::Tensor loaded(const at::Tensor& tensor, const checkpoint::DividedTensors& divided) {
+// What a placeholder stands for, on the rank that owns it; on the device of the parameter where it has its shape.
+at::Tensor loaded(const at::Tensor& tensor,
+                  const checkpoint::DividedTensors& divided,
+                  const at::Tensor& parameter) {
   const auto* parts = divided.find(tensor);
   if (parts == nullptr) return tensor;
-  return parts->empty() ? at::empty(tensor.sizes(), tensor.scalar_type())
-                        : parts->at(0).values.view(tensor.sizes());
+  at::Tensor values = parts->empty() ? at::empty(tensor.sizes(), tensor.scalar_type())
+                                     : parts->at(0).values.view(tensor.sizes());
+  return values.sizes() == parameter.sizes() ? values.to(parameter.device()) : values;
 }
 
 }  // namespace
@@ -171,7 +175,7 @@ void take_archived_states(ArchivedOptimizer& whole,
       if (model != nullptr && piece == nullptr) continue;
       auto state =
           std::make_unique<ArchivedState>(static_cast<const ArchivedState&>(*found->second));
-      for (auto& [key, tensor] : state->fields.tensors) tensor = loaded(tensor, divided);
+      for (auto& [key, tensor] : state->fields.tensors) tensor = loaded(tensor, divided, parameter);
       const at::Tensor& key = piece == nullptr ? parameter : piece->tensor;
       own.state()[key.unsafeGetTensorImpl()] = std::move(state);
     }

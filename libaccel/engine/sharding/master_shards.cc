@@ -30,17 +30,31 @@ bool is_in_row_major_order(const Unit& unit, const std::vector<NamedParameter>& 
 
 MasterShards::MasterShards(std::vector<Unit> units,
                            std::shared_ptr<ProcessGroup> group,
+                           c10::Device device,
                            const std::filesystem::path& folder)
-    : units_(std::move(units)), group_(std::move(group)), are_on_disk_(!folder.empty()) {
+    : units_(std::move(units)),
+      group_(std::move(group)),
+      device_(device),
+      are_on_disk_(!folder.empty()) {
   if (!are_on_disk_) {
-    for (const Unit& unit : units_)
-      shards_.push_back(empty_large_tensor({unit.shard_numel}, unit.dtype).zero_());
+    for (const Unit& unit : units_) {
+      const auto options = at::TensorOptions(unit.dtype).device(device_);
+      shards_.push_back(empty_large_tensor({unit.shard_numel}, options).zero_());
+    }
     return;
   }
   std::vector<at::Tensor> like;
   for (const Unit& unit : units_)
     like.push_back(at::empty({unit.shard_numel}, at::TensorOptions(unit.dtype).device(at::kMeta)));
   shards_ = StateFile(folder).make(like);
+}
+
+MasterShards::MasterShards(std::vector<Unit> units,
+                           std::shared_ptr<ProcessGroup> group,
+                           const ParameterHome& home)
+    : units_(std::move(units)), group_(std::move(group)), device_(c10::kCPU), are_the_homes_(true) {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) shards_.push_back(home.own_shard(unit));
+  if (!shards_.empty()) device_ = shards_.front().device();
 }
 
 void MasterShards::round_whole(at::Tensor parameter, at::ScalarType dtype) {
@@ -57,12 +71,8 @@ void MasterShards::round_buffer(at::Tensor buffer, at::ScalarType dtype) {
   buffers_.push_back({{std::move(buffer), at::Tensor(), std::move(rounded)}, own});
 }
 
-at::Tensor MasterShards::own_part(const ParameterHome& home, std::size_t unit) const {
-  const std::int64_t numel = units_[unit].shard_numel;
-  return home.writable(unit).narrow(0, group_->rank() * numel, numel);
-}
-
 void MasterShards::write_to(const ParameterHome& home, std::span<const std::size_t> units) const {
+  if (are_the_homes_) return;
   for (const std::size_t unit : units) {
     const std::int64_t most =
         are_on_disk_ || home.is_on_disk() ? kPartNumel : units_[unit].shard_numel;
@@ -81,7 +91,7 @@ void MasterShards::write_part(const ParameterHome& home,
                               std::int64_t begin,
                               std::int64_t numel) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor rounded = own_part(home, unit).narrow(0, begin, numel);
+  const at::Tensor rounded = home.own_shard(unit).narrow(0, begin, numel);
   rounded.copy_(shards_[unit].narrow(0, begin, numel));
   if (const auto range = StateRange::of(rounded)) range->store();
 }
@@ -89,7 +99,7 @@ void MasterShards::write_part(const ParameterHome& home,
 void MasterShards::take_written(const ParameterHome& home, std::span<const std::size_t> units) {
   const at::NoGradGuard no_grad;
   for (const std::size_t unit : units) {
-    const at::Tensor own = own_part(home, unit);
+    const at::Tensor own = home.own_shard(unit);
     at::Tensor& master = shards_[unit];
     const at::Tensor is_left_alone = master.to(own.scalar_type()).eq(own);
     master.copy_(at::where(is_left_alone, master, own.to(master.scalar_type())));
@@ -107,7 +117,8 @@ at::Tensor MasterShards::full_values_of(const at::Tensor& tensor) const {
 }
 
 at::Tensor MasterShards::gathered(std::size_t unit) const {
-  at::Tensor whole = at::empty({units_[unit].numel()}, units_[unit].dtype);
+  at::Tensor whole =
+      at::empty({units_[unit].numel()}, at::TensorOptions(units_[unit].dtype).device(device_));
   group_->all_gather_into(whole, shards_[unit], "gathering parameters in full precision");
   return whole;
 }

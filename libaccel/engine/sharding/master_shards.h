@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "libaccel/engine/gradients/model_sync.h"
 #include "libaccel/engine/homes/parameter_home.h"
@@ -30,10 +31,16 @@ namespace accel::sharding {
 
 class MasterShards {
  public:
-  // units: with the dtypes of the masters. folder: of the file that they lie in; empty: they are in memory. Throws kFileIo, kDiskFull.
+  // units: with the dtypes of the masters. folder: of the file that they lie in; empty: they are in memory, on the device. Throws
+  // kFileIo, kDiskFull.
   MasterShards(std::vector<Unit> units,
                std::shared_ptr<ProcessGroup> group,
+               c10::Device device,
                const std::filesystem::path& folder = {});
+  // The home's own shards: nothing is rounded, and what they have the home has.
+  MasterShards(std::vector<Unit> units,
+               std::shared_ptr<ProcessGroup> group,
+               const ParameterHome& home);
 
   // [shard_numel] of this rank, to be written to.
   [[nodiscard]] const at::Tensor& shard(std::size_t unit) const { return shards_.at(unit); }
@@ -44,6 +51,7 @@ class MasterShards {
 
   // Whether they lie in a file. Then steps round their parameters, with write_part(), while these are in memory.
   [[nodiscard]] bool are_on_disk() const noexcept { return are_on_disk_; }
+  [[nodiscard]] bool are_the_homes() const noexcept { return are_the_homes_; }
 
   // Rounds this rank's shards into its part of the home.
   void write_to(const ParameterHome& home, std::span<const std::size_t> units) const;
@@ -73,8 +81,6 @@ class MasterShards {
   void withdraw(std::vector<NamedParameter>& parameters);
 
  private:
-  // [shard_numel] of the home: this rank's part of a unit.
-  [[nodiscard]] at::Tensor own_part(const ParameterHome& home, std::size_t unit) const;
   // [world_size * shard_numel] of a unit, from all ranks.
   [[nodiscard]] at::Tensor gathered(std::size_t unit) const;
   [[nodiscard]] bool is_exposed(std::size_t unit) const {
@@ -101,7 +107,9 @@ class MasterShards {
 
   std::vector<Unit> units_;
   std::shared_ptr<ProcessGroup> group_;
+  c10::Device device_;
   bool are_on_disk_ = false;
+  bool are_the_homes_ = false;
   std::vector<at::Tensor> shards_;  // by unit
   std::vector<Whole> wholes_;       // parameters that are not divided
   std::vector<Buffer> buffers_;

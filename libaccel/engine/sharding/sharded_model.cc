@@ -41,6 +41,7 @@
 #include "libaccel/engine/process/agreement.h"
 #include "libaccel/engine/process/model_comparison.h"
 #include "libaccel/engine/process/process_group.h"
+#include "libaccel/engine/sharding/device_limits.h"
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/wrap_policy.h"
 #include "libaccel/interception/state_staging.h"
@@ -63,14 +64,26 @@ void refuse_sparse(const std::vector<NamedParameter>& parameters) {
   }
 }
 
+// Parameters without memory get it where those are that have some.
+c10::Device present_device(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters)
+    if (!parameter.tensor.is_meta()) return parameter.tensor.device();
+  return c10::kCPU;
+}
+
+void refuse_several_devices(const std::vector<NamedParameter>& parameters, c10::Device device) {
+  for (const NamedParameter& parameter : parameters) {
+    if (parameter.tensor.is_meta() || parameter.tensor.device() == device) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameter.name + " is on " + parameter.tensor.device().str() +
+                    ", and another one on " + device.str() +
+                    ": a model that is divided is on one device",
+                "move the module to one device, or leave device_placement out");
+  }
+}
+
 void refuse_layouts(const std::vector<NamedParameter>& parameters) {
   for (const NamedParameter& parameter : parameters) {
-    if (!parameter.tensor.device().is_cpu() && !parameter.tensor.is_meta()) {
-      throw Error(ErrorCode::kUnsupported,
-                  "the parameter " + parameter.name + " is on " + parameter.tensor.device().str() +
-                      ", and only models on the CPU can be sharded",
-                  "launch with --cpu, or train copies (DDP, or NO_SHARD) on the GPUs");
-    }
     if (parameter.tensor.is_non_overlapping_and_dense()) continue;
     throw Error(ErrorCode::kUnsupported,
                 "the parameter " + parameter.name + " is not dense, so it cannot be sharded",
@@ -122,7 +135,8 @@ void warn_of_no_step() {
 ShardedModel::ShardedModel(const torch::nn::Module& module,
                            std::shared_ptr<Mesh> mesh,
                            const FsdpSettings& settings,
-                           const PrecisionRecipe& recipe)
+                           const PrecisionRecipe& recipe,
+                           std::optional<c10::Device> device)
     : mesh_(std::move(mesh)),
       group_(mesh_->group(MeshAxis::kShard)),
       all_(mesh_->group(MeshAxis::kData)),
@@ -144,11 +158,15 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     }
   }
   averaged_.resize(ignored_.size());
+  device_ = device.value_or(present_device(parameters_));
+  if (device_.is_cpu()) device_ = c10::kCPU;  // without a number, as tensors have it
   const auto check = [&] {
     claim_.emplace(parameters_);
     refuse_sparse(parameters_);
     refuse_overlaps(parameters_, module);
     refuse_layouts(parameters_);
+    if (!device) refuse_several_devices(parameters_, device_);
+    refuse_on_device(device_, settings, *mesh_);
     refuse_writing_forwards(parameters_, module);
   };
   jointly(check, all_.get(), "asking whether every rank can divide its model");
@@ -162,22 +180,13 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
                        .dtype = recipe_.optimizer_type(parameter.tensor.scalar_type()),
                        .group = groups.at(parameter.tensor.unsafeGetTensorImpl())});
   }
-  if (settings.sync_module_states) {
-    for (at::Tensor& parameter : module.parameters()) {
-      if (!owns(parameter)) take_from_rank_0(parameter);
-    }
-    for (at::Tensor& buffer : module.buffers()) {
-      if (buffer.defined()) take_from_rank_0(buffer);
-    }
-  }
+  place_others(module, settings.sync_module_states);
   // So that every rank gets tensors of each unit.
   const std::int64_t unit_bytes =
       is_cut_by_tensor() ? kMaxUnitBytes * group_->size() : kMaxUnitBytes;
   units_ = plan_units(planned, group_->size(), unit_bytes, cut_);
-  const auto make_masters = [&] { masters_.emplace(units_, group_, settings.optimizer_folder); };
-  if (recipe_.parameter)
-    jointly(make_masters, all_.get(), "asking whether every rank can keep its masters");
   find_home(settings);
+  keep_masters(settings);
   cut_pieces();
   move_into_units(settings.sync_module_states);
   piece_permit_->withdraw();
@@ -230,7 +239,8 @@ void ShardedModel::round_others(const torch::nn::Module& module,
                                 const std::unordered_set<const c10::TensorImpl*>& ignored) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (at::Tensor& parameter : module.parameters()) {
-    if (!masters_ || parameter.requires_grad() || !at::isFloatingType(parameter.scalar_type()))
+    if (!recipe_.parameter || parameter.requires_grad() ||
+        !at::isFloatingType(parameter.scalar_type()))
       continue;
     const auto* key = parameter.unsafeGetTensorImpl();
     if (ignored.contains(key) || !seen.insert(key).second) continue;
@@ -248,9 +258,17 @@ void ShardedModel::round_others(const torch::nn::Module& module,
   }
 }
 
-// Of what stays whole.
-void ShardedModel::take_from_rank_0(at::Tensor& tensor) {
-  sharding::take_from_rank_0(tensor, *all_);
+void ShardedModel::place_others(const torch::nn::Module& module, bool takes_from_rank_0) {
+  const auto place = [&](at::Tensor& tensor) {
+    if (tensor.is_meta())
+      construction::give_memory(tensor, construction::memory_like(tensor, device_));
+    if (tensor.device() != device_) tensor.set_data(tensor.to(device_));
+    if (takes_from_rank_0) take_from_rank_0(tensor, *all_);
+  };
+  for (at::Tensor& parameter : module.parameters())
+    if (!owns(parameter)) place(parameter);
+  for (at::Tensor& buffer : module.buffers())
+    if (buffer.defined()) place(buffer);
 }
 
 void ShardedModel::find_home(const FsdpSettings& settings) {
@@ -265,10 +283,24 @@ void ShardedModel::find_home(const FsdpSettings& settings) {
   }
   // Of several copies one may have its ranks on one node, and another one not.
   const auto make = [&] {
-    home_ = make_home(
-        units, std::move(labels), group_, settings, masters_ ? Masters::kBeside : Masters::kNone);
+    home_ = make_home(units,
+                      std::move(labels),
+                      group_,
+                      settings,
+                      recipe_.parameter ? Masters::kBeside : Masters::kNone,
+                      device_);
   };
   jointly(make, all_.get(), "asking whether every rank can keep its parameters");
+}
+
+// Where one rank alone cannot see whole parameters its checkpoints go by masters, which then are the home's shards.
+void ShardedModel::keep_masters(const FsdpSettings& settings) {
+  if (recipe_.parameter) {
+    const auto make = [&] { masters_.emplace(units_, group_, device_, settings.optimizer_folder); };
+    jointly(make, all_.get(), "asking whether every rank can keep its masters");
+  } else if (home_->is_collective()) {
+    masters_.emplace(units_, group_, *home_);
+  }
 }
 
 // Each rank brings its own shards, with rank 0's values or its own; then the parameters of the module become views of the
@@ -276,15 +308,16 @@ void ShardedModel::find_home(const FsdpSettings& settings) {
 // prepared before: it holds one parameter at a time.
 void ShardedModel::move_into_units(bool takes_from_rank_0) {
   const bool receives = takes_from_rank_0 && all_->rank() != 0;
-  const at::Tensor room =
-      receives ? at::empty({largest_bytes(parameters_)}, at::kByte) : at::Tensor();
+  const at::Tensor room = receives ? at::empty({largest_bytes(parameters_)},
+                                               at::TensorOptions(at::kByte).device(device_))
+                                   : at::Tensor();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i].tensor;
-    at::Tensor values =
-        receives ? laid_out_in(room, parameter) : pager::with_memory(parameter.detach());
+    at::Tensor values = receives ? laid_out_in(room, parameter)
+                                 : pager::with_memory(parameter.detach()).to(device_);
     if (takes_from_rank_0) all_->broadcast_(values, 0, kPreparing);
     if (values.numel() == 0) {  // it is in no unit
-      construction::give_memory(parameter, construction::memory_like(parameter));
+      construction::give_memory(parameter, construction::memory_like(parameter, device_));
     }
     if (piece_index_[i] < 0) continue;
     const ShardPiece& piece = pieces_[static_cast<std::size_t>(piece_index_[i])];
@@ -308,7 +341,7 @@ void ShardedModel::move_into_units(bool takes_from_rank_0) {
   places_.assign(parameters_.size(), nullptr);
   for (const Unit& unit : units_) {
     for (const Slot& slot : unit.slots)
-      places_[slot.parameter] = parameters_[slot.parameter].tensor.const_data_ptr();
+      places_[slot.parameter] = parameters_[slot.parameter].tensor.storage().unsafeGetStorageImpl();
   }
 }
 
@@ -353,9 +386,7 @@ at::Tensor ShardedModel::shaped(const at::Tensor& range, const Piece& place) con
 }
 
 at::Tensor ShardedModel::shard(std::size_t unit) const {
-  if (masters_) return masters_->shard(unit);
-  const std::int64_t numel = units_[unit].shard_numel;
-  return home_->writable(unit).narrow(0, group_->rank() * numel, numel);
+  return masters_ ? masters_->shard(unit) : home_->own_shard(unit);
 }
 
 at::Tensor ShardedModel::full_values_of(const at::Tensor& parameter) const {
@@ -405,7 +436,7 @@ void ShardedModel::after_backward() {
 // As a unit has them: the slots that follow one another, and zeros between.
 at::Tensor ShardedModel::flat_gradient(const Unit& unit,
                                        const SubtreeSums::Gradients& gradients) const {
-  at::Tensor flat = at::zeros({unit.numel()}, unit.dtype);
+  at::Tensor flat = at::zeros({unit.numel()}, at::TensorOptions(unit.dtype).device(device_));
   for (const Slot& slot : unit.slots) {
     const at::Tensor& gradient = gradients[slot.parameter];
     if (!gradient.defined()) continue;
@@ -545,7 +576,8 @@ void ShardedModel::before_write() {
   before_state_is_written();
   if (const auto module = module_.lock()) refuse_added_parameters(*module, trained_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (places_[i] == nullptr || parameters_[i].tensor.const_data_ptr() == places_[i]) continue;
+    const void* const place = parameters_[i].tensor.storage().unsafeGetStorageImpl();
+    if (places_[i] == nullptr || place == places_[i]) continue;
     throw Error(ErrorCode::kUnsupported,
                 "the parameter " + parameters_[i].name +
                     " has got other memory since prepare(): it would not be trained",
@@ -637,12 +669,13 @@ void ShardedModel::publish_loaded() {
 }
 
 void ShardedModel::add_memory_use(MemoryUse& use) const {
-  const std::int64_t num_shards = home_->is_shared() ? 1 : group_->size();
+  const bool has_own_alone = home_->is_shared() || home_->is_paged();
+  const std::int64_t num_shards = has_own_alone ? 1 : group_->size();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const at::Tensor& seen = parameters_[units_[unit].slots.front().parameter].tensor;
     if (!home_->is_on_disk())
       use.parameters += units_[unit].shard_numel * seen.element_size() * num_shards;
-    if (masters_ && !masters_->are_on_disk())
+    if (masters_ && !masters_->are_on_disk() && !masters_->are_the_homes())
       use.masters += static_cast<std::int64_t>(masters_->shard(unit).nbytes());
     if (const auto* storage = pager::paged_storage(seen)) {
       const pager::PagerStatistics statistics = storage->table->statistics();
@@ -650,6 +683,9 @@ void ShardedModel::add_memory_use(MemoryUse& use) const {
       use.peak_paged = static_cast<std::int64_t>(statistics.peak_bytes);
     }
   }
+  const ParameterHome::WholeBytes whole = home_->whole_bytes();
+  use.paged += whole.present;
+  use.peak_paged += whole.peak;
   if (gradients_ == nullptr) return;
   use.filling = gradients_->live_bytes();
   use.peak_filling = gradients_->peak_bytes();

@@ -63,6 +63,7 @@ struct ShardPiece {
 
 class ShardedModel : public ModelSync {
  public:
+  // device: where the model is put, parameter by parameter, and never all of it; nullopt: it stays where it is.
   // With settings.keeps_whole_gradients gradients are left to the derived class (whole_gradient_model.h).
   // Checks that every rank has the same parameters, sends rank 0's (unless told not to) and moves them into their units.
   // Throws kShapeMismatch on every rank naming the first parameter that differs; kUnsupported for sparse gradients and
@@ -71,7 +72,8 @@ class ShardedModel : public ModelSync {
   ShardedModel(const torch::nn::Module& module,
                std::shared_ptr<Mesh> mesh,
                const FsdpSettings& settings,
-               const PrecisionRecipe& recipe);
+               const PrecisionRecipe& recipe,
+               std::optional<c10::Device> device);
 
   void before_forward() override;
   [[nodiscard]] bool wants_outputs() const noexcept override { return false; }
@@ -158,6 +160,8 @@ class ShardedModel : public ModelSync {
   // In full precision, of a parameter that is whole on every rank.
   [[nodiscard]] at::Tensor full_values_of(const at::Tensor& parameter) const;
   [[nodiscard]] const std::vector<Unit>& units() const noexcept { return units_; }
+  // Where its parameters, shards and gradients are.
+  [[nodiscard]] c10::Device device() const noexcept { return device_; }
   // The ranks that the model is divided over.
   [[nodiscard]] ProcessGroup& group() const noexcept { return *group_; }
   [[nodiscard]] Mesh& mesh() const noexcept { return *mesh_; }
@@ -167,8 +171,10 @@ class ShardedModel : public ModelSync {
 
  private:
   [[nodiscard]] std::vector<Unit> units_in(std::optional<at::ScalarType> dtype) const;
-  void take_from_rank_0(at::Tensor& tensor);
+  // What stays whole is put on the device, with rank 0's values or its own.
+  void place_others(const torch::nn::Module& module, bool takes_from_rank_0);
   void find_home(const FsdpSettings& settings);
+  void keep_masters(const FsdpSettings& settings);
   void round_others(const torch::nn::Module& module,
                     const std::unordered_set<const c10::TensorImpl*>& ignored);
   void move_into_units(bool takes_from_rank_0);
@@ -205,6 +211,7 @@ class ShardedModel : public ModelSync {
   std::vector<Unit> units_;                 // with the dtypes that the optimizer sees
   PrecisionRecipe recipe_;
   ShardCut cut_;
+  c10::Device device_{c10::kCPU};
   std::unique_ptr<ParameterHome> home_;
   std::optional<MasterShards> masters_;               // else the home is what pieces are views of
   std::vector<ShardPiece> pieces_;                    // of this rank
@@ -216,7 +223,7 @@ class ShardedModel : public ModelSync {
   std::optional<GradientExchange> exchange_;   // of them
   std::optional<DividedGradients> divided_;    // of the parameters, where gradients are shards
   std::unordered_map<const c10::TensorImpl*, std::size_t> piece_tensors_;  // their place in pieces_
-  std::vector<const void*> places_;  // of the parameters in memory
+  std::vector<const void*> places_;  // of the parameters: their storages
   // The gradients of `ignored_` when they were averaged last. Weak, so that no other gradient gets the address.
   struct Averaged {
     c10::weak_intrusive_ptr<c10::TensorImpl> gradient;

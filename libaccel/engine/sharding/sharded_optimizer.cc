@@ -225,8 +225,10 @@ void ShardedOptimizer::combine_overflow(at::Tensor& found_inf) {
     group->all_reduce_(found_inf, Reduction::kMax, "comparing which gradients are finite");
 }
 
+// Without a gradient a rank has a zero of the CPU.
 at::Tensor ShardedOptimizer::combine_norm(const at::Tensor& norm, double norm_type) {
-  return combined_norm(models_.front().first->mesh().dividing_groups(), norm, norm_type);
+  const ShardedModel& model = *models_.front().first;
+  return combined_norm(model.mesh().dividing_groups(), norm.to(model.device()), norm_type);
 }
 
 void ShardedOptimizer::clear_gradients() {

@@ -26,8 +26,9 @@ WholeGradientModel::WholeGradientModel(const torch::nn::Module& module,
                                        const std::shared_ptr<Mesh>& mesh,
                                        const FsdpSettings& settings,
                                        const PrecisionRecipe& recipe,
-                                       const DistributedDataParallelKwargs& options)
-    : ShardedModel(module, mesh, settings, recipe),
+                                       const DistributedDataParallelKwargs& options,
+                                       std::optional<c10::Device> device)
+    : ShardedModel(module, mesh, settings, recipe, device),
       reducer_(
           module, mesh->group(MeshAxis::kData), options, DdpReducer::FirstState::kIsEqual, [this] {
             give_parts();

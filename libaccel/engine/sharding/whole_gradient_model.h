@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <accel/accelerator_options.h>
@@ -25,7 +26,8 @@ class WholeGradientModel final : public ShardedModel {
                      const std::shared_ptr<Mesh>& mesh,
                      const FsdpSettings& settings,
                      const PrecisionRecipe& recipe,
-                     const DistributedDataParallelKwargs& options);
+                     const DistributedDataParallelKwargs& options,
+                     std::optional<c10::Device> device);
 
   void before_forward() override { reducer_.before_forward(); }
   [[nodiscard]] bool wants_outputs() const noexcept override { return reducer_.wants_outputs(); }

@@ -75,6 +75,10 @@ class UnitStates {
     return model_.parameters()[unit_.slots[slot].parameter].tensor;
   }
 
+  [[nodiscard]] at::TensorOptions memory() const {
+    return at::TensorOptions(unit_.dtype).device(model_.device());
+  }
+
   // The state of this rank's piece, or nullptr.
   [[nodiscard]] OptimizerParamState* own_state(std::size_t slot) const {
     const ShardPiece* piece = model_.piece_of(parameter(slot));
@@ -126,7 +130,7 @@ class UnitStates {
       OptimizerParamState* state = own_state(slot);
       at::Tensor values;
       if (state != nullptr) values = *OptimizerStateView(kind_, *state).tensors[field];
-      if (!values.defined()) values = at::zeros({piece->place.numel}, unit_.dtype);
+      if (!values.defined()) values = at::zeros({piece->place.numel}, memory());
       parts.push_back({piece->place.parameter_offset, in_memory_order(values)});
     }
     divided_.add(whole, std::move(parts));
@@ -136,7 +140,7 @@ class UnitStates {
   // [world_size * shard_numel] of the field.
   [[nodiscard]] at::Tensor gathered(std::size_t field) {
     ProcessGroup& group = model_.group();
-    const at::Tensor shard = at::zeros({unit_.shard_numel}, unit_.dtype);
+    const at::Tensor shard = at::zeros({unit_.shard_numel}, memory());
     for (std::size_t s = 0; s < unit_.slots.size(); ++s) {
       OptimizerParamState* state = own_state(s);
       if (state == nullptr || flag(s, 1 + field) == 0 || is_divided(s)) continue;
@@ -144,7 +148,7 @@ class UnitStates {
       shard.narrow(0, place.unit_offset - group.rank() * unit_.shard_numel, place.numel)
           .copy_(in_memory_order(*OptimizerStateView(kind_, *state).tensors[field]));
     }
-    at::Tensor whole = at::empty({unit_.numel()}, unit_.dtype);
+    at::Tensor whole = at::empty({unit_.numel()}, memory());
     group.all_gather_into(whole, shard, "gathering the optimizer's states");
     return whole;
   }
@@ -287,9 +291,10 @@ void ShardedOptimizer::take_states(Optimizer& whole,
         const std::size_t f = i++;
         if (!field->defined()) continue;
         const auto* parts = divided.find(*field);
-        const at::Tensor loaded = shaped_as(
-            piece->tensor,
-            parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values);
+        const at::Tensor part =
+            parts == nullptr ? part_of(*field, parameter, piece->place) : parts->at(0).values;
+        const at::Tensor loaded =
+            shaped_as(piece->tensor, checkpoint::loaded_on(piece->tensor.device(), part));
         *field =
             checkpoint::placed_state(places,
                                      {piece->tensor, f},

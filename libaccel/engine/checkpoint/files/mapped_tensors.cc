@@ -69,6 +69,13 @@ at::Tensor owned(const at::Tensor& tensor) {
   return copy;
 }
 
+at::Tensor loaded_on(c10::Device device, const at::Tensor& tensor) {
+  if (tensor.device() == device) return tensor;
+  at::Tensor copy = tensor.to(device);
+  if (is_mapped(tensor)) file_of(tensor).verify_unchanged();
+  return copy;
+}
+
 bool has_place_for(const at::Tensor& present, const at::Tensor& loaded) {
   return present.defined() && !present.is_meta() && !present.is_inference() &&
          present.is_non_overlapping_and_dense() && present.scalar_type() == loaded.scalar_type() &&

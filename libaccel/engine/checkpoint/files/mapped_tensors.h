@@ -31,6 +31,8 @@ namespace accel::checkpoint {
 void copy_loaded(const at::Tensor& to, const at::Tensor& loaded);
 // The tensor, or a copy of one that is mapped.
 [[nodiscard]] at::Tensor owned(const at::Tensor& tensor);
+// The tensor, or a copy of it on the device, where that is another one.
+[[nodiscard]] at::Tensor loaded_on(c10::Device device, const at::Tensor& tensor);
 // Whether a loaded tensor may be copied into `present`: it is there, and of that shape and type.
 [[nodiscard]] bool has_place_for(const at::Tensor& present, const at::Tensor& loaded);
 // What an object is to have in place of `present`: a mapped one is copied into that where it fits.
