@@ -178,6 +178,40 @@ INSTANTIATE_TEST_SUITE_P(WithOptimizersInMemoryAndOnDisk,
                          ParametersOnDisk,
                          ::testing::Values(OnDisk::kParameters, OnDisk::kAll));
 
+// What the program keeps is added to where it lies.
+TEST_P(ParametersOnDisk, HaveGradientsThatAreKeptAndAddedTo) {
+  test::run_ranks(2, [&] {
+    const auto outcome = [](OffloadedTraining& training) {
+      for (int step = 0; step < 3; ++step) {
+        for (int batch = 0; batch < 2; ++batch) {
+          const at::Tensor loss =
+              (*training.model)(at::ones({2, kDeep.width}) * (step + 2 * batch)).square().mean();
+          training.accelerator.backward(loss);
+        }
+        training.optimizer->step();
+        training.optimizer->zero_grad(/*set_to_none=*/false);
+      }
+      return training.outcome();
+    };
+    OffloadedTraining memory(options_of(OnDisk::kNothing, folder_), kDeep);
+    const std::vector<at::Tensor> expected = outcome(memory);
+    OffloadedTraining disk(options_of(GetParam(), folder_), kDeep);
+    test::expect_same_tensors(outcome(disk), expected);
+    disk.accelerator.wait_for_everyone();
+  });
+}
+
+// Two copies, of which each has a file.
+TEST_P(ParametersOnDisk, MayBeCopiesThatAreDividedEach) {
+  expect_same_training(
+      4,
+      [](AcceleratorOptions& options) {
+        options.fsdp_plugin->fsdp_version = 2;
+        options.parallelism_config = ParallelismConfig{.dp_replicate_size = 2, .dp_shard_size = 2};
+      },
+      3);
+}
+
 class ParametersInAFolder : public ::testing::Test {
  protected:
   [[nodiscard]] Error refusal(const AcceleratorOptions& options) const {
