@@ -1,5 +1,10 @@
 // Calls of exported models side by side are the calls alone, to the bit, each with the buffers of its own sequence.
 
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
