@@ -1,11 +1,15 @@
 #include "tests/support/fake_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -14,6 +18,8 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
@@ -172,6 +178,59 @@ at::Tensor& set_storage(at::Tensor& tensor,
   return at::native::set_storage_cpu_(tensor, std::move(source), offset, size, stride);
 }
 
+// LibTorch asks devices that it does not know for their own.
+at::Tensor convolve(const at::Tensor& input,
+                    const at::Tensor& weight,
+                    const std::optional<at::Tensor>& bias,
+                    c10::SymIntArrayRef stride,
+                    c10::SymIntArrayRef padding,
+                    c10::SymIntArrayRef dilation,
+                    bool transposed,
+                    c10::SymIntArrayRef output_padding,
+                    c10::SymInt groups) {
+  const auto own_bias =
+      bias && bias->defined() ? std::optional(on_cpu(*bias)) : std::optional<at::Tensor>();
+  return at::convolution_symint(on_cpu(input),
+                                on_cpu(weight),
+                                own_bias,
+                                stride,
+                                padding,
+                                dilation,
+                                transposed,
+                                output_padding,
+                                std::move(groups))
+      .to(input.device());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolve_back(const at::Tensor& gradient,
+                                                             const at::Tensor& input,
+                                                             const at::Tensor& weight,
+                                                             c10::SymIntArrayRef stride,
+                                                             c10::SymIntArrayRef padding,
+                                                             c10::SymIntArrayRef dilation,
+                                                             bool transposed,
+                                                             c10::SymIntArrayRef output_padding,
+                                                             c10::SymInt groups,
+                                                             std::array<bool, 3> wanted) {
+  const std::vector<c10::SymInt> bias = {gradient.sym_size(1)};
+  const auto [of_input, of_weight, of_bias] =
+      at::convolution_backward_symint(on_cpu(gradient),
+                                      on_cpu(input),
+                                      on_cpu(weight),
+                                      c10::SymIntArrayRef(bias),
+                                      stride,
+                                      padding,
+                                      dilation,
+                                      transposed,
+                                      output_padding,
+                                      std::move(groups),
+                                      wanted);
+  const auto on_device = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(input.device()) : tensor;
+  };
+  return {on_device(of_input), on_device(of_weight), on_device(of_bias)};
+}
+
 // What set_data() asks: a module's to() gives its parameters memory of another device.
 bool may_be_given(const at::Tensor& tensor, const at::Tensor& from) {
   return tensor.layout() == from.layout();
@@ -208,6 +267,8 @@ void register_fake_tensors() {
   aten.impl("_copy_from", &copy_from);
   aten.impl("_copy_from_and_resize", &copy_from_and_resize);
   aten.impl("_local_scalar_dense", &local_scalar);
+  aten.impl("convolution_overrideable", &convolve);
+  aten.impl("convolution_backward_overrideable", &convolve_back);
   aten.impl("_has_compatible_shallow_copy_type", &may_be_given);
   // Of other devices it is no operator that owners of parameters see.
   auto& owners =

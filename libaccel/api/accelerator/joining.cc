@@ -84,6 +84,15 @@ Joining::Joining(const Preparation& prepared,
                 "in its averages",
                 "leave one of them out");
   }
+  const bool gathers_together = std::ranges::any_of(models_, [&](const auto& model) {
+    return model.sync->is_paged() && !prepared.state.device().is_cpu();
+  });
+  if (!even_batches && gathers_together) {
+    throw Error(ErrorCode::kUnsupported,
+                "join_uneven_inputs() of a model that FULL_SHARD divides over GPUs: its units are "
+                "gathered by all ranks, and one without batches runs no module",
+                "use SHARD_GRAD_OP, or even_batches");
+  }
   if (!even_batches && prepared.options.nan_watch &&
       prepared.options.nan_watch->action == OnAnomaly::kThrow) {
     throw Error(ErrorCode::kUnsupported,

@@ -2,7 +2,7 @@
 //
 // A parameter is a view of its unit's storage, as elsewhere. That storage has memory while the unit is there (device_units.h); its owner
 // brings the unit in before an operator reads, and refuses operators that write: what they wrote would be lost. The optimizer writes to
-// the shards while all units are away. So no rank waits here for another one: who gathers next does.
+// the shards while all units are away. So no device waits for another one here: who gathers next does.
 
 #include <algorithm>
 #include <string>
@@ -108,6 +108,7 @@ class DeviceHome final : public ParameterHome {
   }
 
   void before_write() override {
+    on_device_->refuse_other_orders();
     if (on_device_->give_all_back()) return;
     throw Error(ErrorCode::kUnsupported,
                 "parameters are held on this rank, by with_params() or another thread, while they "

@@ -1,6 +1,9 @@
 #include "libaccel/engine/homes/device_units.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -16,6 +19,22 @@ namespace accel::sharding {
 namespace {
 
 constexpr const char* kGathering = "gathering the parameters of a unit";
+constexpr const char* kSameOrder =
+    "let every rank run the same modules in the same order, in evaluation too, and see with "
+    "accel-launch --debug where they part; or use SHARD_GRAD_OP";
+constexpr std::uint64_t kFnvPrime = 0x100000001b3;
+
+// The smallest and the largest of the ranks' numbers.
+std::pair<std::int64_t, std::int64_t> range_over_ranks(std::int64_t own,
+                                                       ProcessGroup& group,
+                                                       std::string_view operation) {
+  at::Tensor said = at::empty({2}, at::kLong);
+  auto* const numbers = said.mutable_data_ptr<std::int64_t>();
+  numbers[0] = -own;
+  numbers[1] = own;
+  group.all_reduce_(said, Reduction::kMax, operation);
+  return {-numbers[0], numbers[1]};
+}
 
 void unpin_unit(void* units, std::size_t unit) noexcept {
   static_cast<DeviceUnits*>(units)->let_go(unit);
@@ -35,6 +54,16 @@ DeviceUnits::DeviceUnits(std::vector<Unit> units,
     unit_bytes_.push_back(units_[unit].bytes());
     const auto type = at::TensorOptions(units_[unit].dtype).device(options_.device);
     pages_[unit].shard = at::zeros({units_[unit].shard_numel}, type);
+  }
+}
+
+DeviceUnits::~DeviceUnits() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    try {
+      if (auto& coming = pages_[unit].coming) coming->wait();
+    } catch (const std::exception&) {
+      // The group is over: nothing is written any more.
+    }
   }
 }
 
@@ -76,7 +105,8 @@ void DeviceUnits::bring_in(std::size_t unit) {
 // What is made here is used by operators of any mode.
 void DeviceUnits::begin_gather(std::size_t unit) {
   const c10::InferenceMode ordinary(false);
-  if (options_.checks_order) refuse_other_order(unit);
+  if (options_.checks_order) refuse_other_unit(unit);
+  order_ = (order_ ^ unit) * kFnvPrime;
   Page& page = pages_[unit];
   at::Tensor whole = at::empty({units_[unit].numel()}, page.shard.options());
   page.coming.emplace(group_->begin_all_gather_into(whole, page.shard, kGathering));
@@ -128,21 +158,39 @@ void DeviceUnits::fetch_ahead() {
   }
 }
 
-// Of the ranks' numbers the largest and the smallest.
-void DeviceUnits::refuse_other_order(std::size_t unit) {
+void DeviceUnits::refuse_other_unit(std::size_t unit) {
   const auto own = static_cast<std::int64_t>(unit);
-  at::Tensor said = at::empty({2}, at::kLong);
-  auto* const numbers = said.mutable_data_ptr<std::int64_t>();
-  numbers[0] = own;
-  numbers[1] = -own;
-  group_->all_reduce_(said, Reduction::kMax, "comparing which units the ranks need");
-  if (numbers[0] == -numbers[1]) return;
-  const std::int64_t other = numbers[0] == own ? -numbers[1] : numbers[0];
+  const auto [least, most] = range_over_ranks(own, *group_, "comparing which units the ranks need");
+  if (least == most) return;
   throw Error(ErrorCode::kInvalidArgument,
               "rank " + std::to_string(group_->rank()) + " needs unit " + std::to_string(own) +
                   " of a model that is divided over devices, and another rank unit " +
-                  std::to_string(other),
-              "let every rank run the same modules in the same order, evaluation too");
+                  std::to_string(most == own ? least : most),
+              kSameOrder);
+}
+
+void DeviceUnits::refuse_other_orders() {
+  std::int64_t own = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    own = static_cast<std::int64_t>(order_ >> 1);
+  }
+  const auto [least, most] =
+      range_over_ranks(own, *group_, "comparing in which order the ranks have gathered units");
+  if (least == most) return;
+  forget();
+  throw Error(ErrorCode::kInvalidArgument,
+              "ranks have gathered different units of a model that is divided over devices since "
+              "the last step: they have run different modules, so what they computed is wrong",
+              kSameOrder);
+}
+
+// So that ranks decide alike again, after load_state().
+void DeviceUnits::forget() {
+  const std::lock_guard lock(mutex_);
+  for (const std::size_t unit : evictable()) send_away(unit);
+  trace_ = pager::StepTrace(units_.size());
+  order_ = kNoUnits;
 }
 
 bool DeviceUnits::give_all_back() {
@@ -154,6 +202,7 @@ bool DeviceUnits::give_all_back() {
 void DeviceUnits::end_step() {
   const std::lock_guard lock(mutex_);
   trace_.end_step();
+  order_ = kNoUnits;
 }
 
 std::int64_t DeviceUnits::live_bytes() const {

@@ -6,7 +6,8 @@
 // An operator on a parameter, or on a view of it, passes by (interception/parameter_operators.h), in forward and in backward. It brings
 // its units in, and keeps them until it has been called. Which unit leaves, and which comes ahead of its use, is decided as by the
 // pager (pager/paging_policy.h), and by what this rank's operators have used alone: ranks that run the same operators
-// decide the same, so all begin the same gathers in the same order. That is what a gather needs.
+// decide the same, so all begin the same gathers in the same order. That is what a gather needs. Ranks that do not would take one
+// unit for another of its size: so they compare the order in each step, before anything is written.
 //
 // On a device nothing here waits for the device. A gather goes on beside the stream that computes, from what that stream has been given
 // before; the first operator that needs the unit has the stream wait for it. Memory comes from the device's allocator on the stream
@@ -49,6 +50,10 @@ class DeviceUnits {
   DeviceUnits(std::vector<Unit> units,
               std::shared_ptr<ProcessGroup> group,
               const DeviceUnitsOptions& options);
+  // Has the device wait for what is coming: it would write to memory of others.
+  ~DeviceUnits();
+  DeviceUnits(const DeviceUnits&) = delete;
+  DeviceUnits& operator=(const DeviceUnits&) = delete;
 
   // [shard_numel] of this rank. Requires, of who writes: the unit is away.
   [[nodiscard]] const at::Tensor& shard(std::size_t unit) const { return pages_[unit].shard; }
@@ -64,11 +69,16 @@ class DeviceUnits {
   // Sends all away that nobody holds. False: somebody holds one.
   [[nodiscard]] bool give_all_back();
   void end_step();
+  // Throws kInvalidArgument, the same on all ranks, where they have not gathered the same units in the same order since end_step().
+  // Cost: a message of 16 bytes on the host. Requires: every rank calls it.
+  void refuse_other_orders();
 
   [[nodiscard]] std::int64_t live_bytes() const;
   [[nodiscard]] std::int64_t peak_bytes() const;
 
  private:
+  static constexpr std::uint64_t kNoUnits = 0xcbf29ce484222325;
+
   struct Page {
     at::Tensor shard;
     at::Tensor whole;            // undefined: away
@@ -83,7 +93,8 @@ class DeviceUnits {
   void make_room(std::size_t unit);
   void send_away(std::size_t unit);
   void fetch_ahead();
-  void refuse_other_order(std::size_t unit);
+  void refuse_other_unit(std::size_t unit);
+  void forget();
 
   const std::vector<Unit> units_;
   const std::shared_ptr<ProcessGroup> group_;
@@ -95,6 +106,7 @@ class DeviceUnits {
   pager::StepTrace trace_;
   std::size_t live_bytes_ = 0;
   std::size_t peak_bytes_ = 0;
+  std::uint64_t order_ = kNoUnits;  // a hash of the units gathered since end_step()
 };
 
 }  // namespace accel::sharding

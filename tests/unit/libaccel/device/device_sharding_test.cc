@@ -28,6 +28,7 @@
 #include <accel/with_params.h>
 
 #include "tests/support/error_of.h"
+#include "tests/support/model_zoo.h"
 #include "tests/support/rank_group.h"
 #include "tests/support/scratch_folder.h"
 
@@ -267,6 +268,56 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"full_shard_by_tensor", Divided::kAll, false, 1, false, nullptr, true}),
     way_name);
 
+// Weights after four steps, by names of kinds.
+safetensors::TensorMap zoo_trained_by(ShardingStrategy strategy) {
+  AcceleratorOptions options;
+  options.fsdp_plugin =
+      FullyShardedDataParallelPlugin{.sharding_strategy = strategy,
+                                     .auto_wrap_policy = AutoWrapPolicy::kSizeBasedWrap,
+                                     .min_num_params = 60};
+  Accelerator accelerator(options);
+  safetensors::TensorMap trained;
+  for (const test::ZooEntry& entry : test::model_zoo()) {
+    if (entry.shares_storage) continue;
+    // Its ranks run different modules (below).
+    if (entry.name == std::string("Experts")) continue;
+    // LibTorch wants a kernel of the device's own.
+    if (entry.name == std::string("Lstm")) continue;
+    SCOPED_TRACE(entry.name);
+    set_seed(6);
+    auto net = entry.make();
+    auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(),
+                                                   torch::optim::SGDOptions(0.05).momentum(0.9));
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    for (int step = 0; step < 4; ++step) {
+      net->begin_batch(static_cast<std::uint64_t>(step));
+      const at::Tensor input =
+          (at::arange(64, at::kFloat).view({4, 16}) + step + 7 * accelerator.process_index()).sin();
+      accelerator.backward(model(input.to(accelerator.device())).square().mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    for (const auto& [name, tensor] : accelerator.get_state_dict(model).tensors)
+      trained.emplace(std::string(entry.name) + "." + name, tensor.values.cpu());
+    accelerator.free_memory();
+  }
+  return trained;
+}
+
+TEST(DeviceShardingZoo, UnitsThatComeAndGoTrainEachKindOfModelAsThoseThatStay) {
+  const test::ScratchFolder scratch;
+  const auto train = [&](ShardingStrategy strategy, const char* file) {
+    const auto trained = zoo_trained_by(strategy);
+    if (PartialState().is_main_process()) safetensors::save_file(trained, scratch.path() / file);
+  };
+  test::run_ranks(
+      2, [&] { train(ShardingStrategy::kShardGradOp, "stay.safetensors"); }, on_the_device());
+  test::run_ranks(
+      2, [&] { train(ShardingStrategy::kFullShard, "come.safetensors"); }, on_the_device());
+
+  expect_equal_files(scratch.path() / "stay.safetensors", scratch.path() / "come.safetensors");
+}
+
 TEST(DeviceShardingMemory, HoldsShardsAndThreeUnitsAtMost) {
   test::run_ranks(
       2,
@@ -386,6 +437,65 @@ TEST(DeviceShardingUse, RanksThatNeedDifferentUnitsAreToldInDebugMode) {
         EXPECT_THAT(error.message(), HasSubstr("needs unit"));
       },
       on_the_device({{"ACCELERATE_DEBUG_MODE", "1"}}));
+}
+
+struct TwoWaysImpl : torch::nn::Module {
+  torch::nn::Linear left = register_module("left", torch::nn::Linear(64, 64));
+  torch::nn::Linear right = register_module("right", torch::nn::Linear(64, 64));
+  bool goes_left = true;
+  at::Tensor forward(const at::Tensor& input) { return goes_left ? left(input) : right(input); }
+};
+TORCH_MODULE(TwoWays);
+
+// Their units are of one size, so that each rank takes the other's shard for its own unit's.
+TEST(DeviceShardingUse, RanksThatRunDifferentModulesAreToldBeforeAWeightChanges) {
+  const test::ScratchFolder scratch;
+  test::run_ranks(
+      2,
+      [&] {
+        AcceleratorOptions options;
+        options.fsdp_plugin = FullyShardedDataParallelPlugin{
+            .auto_wrap_policy = AutoWrapPolicy::kSizeBasedWrap, .min_num_params = 4000};
+        Accelerator accelerator(options);
+        TwoWays net;
+        torch::optim::SGD sgd(net->parameters(), 0.1);
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        const auto loss = [&, &model = model] {
+          return model(at::ones({2, 64}).to(accelerator.device())).square().mean();
+        };
+        const at::Tensor before = sgd.param_groups().front().params().front().detach().clone();
+
+        accelerator.save_state(scratch.path() / "state");
+        net->goes_left = accelerator.is_main_process();
+        accelerator.backward(loss());
+        const Error error = test::error_of([&, &optimizer = optimizer] { optimizer.step(); });
+
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error.message(), HasSubstr("they have run different modules"));
+        const at::Tensor after = sgd.param_groups().front().params().front().detach();
+        EXPECT_TRUE(at::equal(before.cpu(), after.cpu()));
+        optimizer.zero_grad();
+        accelerator.load_state(scratch.path() / "state");
+        net->goes_left = true;
+        accelerator.backward(loss());
+        optimizer.step();
+      },
+      on_the_device());
+}
+
+TEST(DeviceShardingUse, RanksThatRunOutOfBatchesAreRefusedWhereUnitsComeAndGo) {
+  test::run_ranks(
+      2,
+      [] {
+        DividedRun run({"full_shard", Divided::kAll});
+        const Error error = test::error_of([&] {
+          const auto joining =
+              run.accelerator.join_uneven_inputs(*run.model, {.even_batches = false});
+        });
+        EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+        EXPECT_THAT(error.message(), HasSubstr("join_uneven_inputs()"));
+      },
+      on_the_device());
 }
 
 Error refusal_of(const AcceleratorOptions& options) {
