@@ -1,14 +1,19 @@
 // How the units are chosen: one plan that keeps all, one that computes all again, and one for each unit that computes it alone
 // again, tell how much less the step takes without what a unit holds (what it takes while it runs again is in it), and what that
-// costs. choose_recomputed() finds the cheapest choice for these numbers. They are not quite those of a whole step, whose peak may
-// be elsewhere, as in the optimizer's. So the choice is planned, and while it does not fit, the next choice has to hold less.
+// costs. Units of one kind, with parameters of equal sizes, share the plan of the first one, if the operations of all of them are
+// so many times its own: then they see inputs of equal sizes, too. choose_recomputed() finds the cheapest choice for these numbers.
+// They are not quite those of a whole step, whose peak may be elsewhere, as in the optimizer's. So the choice is planned, and while
+// it does not fit, the next choice has to hold less.
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 
 #include <accel/error.h>
@@ -28,6 +33,8 @@ struct RecomputedUnits::State {
   std::optional<KeptOperators> keep;
   std::vector<bool> is_recomputed;
   bool has_run = false;
+  std::vector<std::size_t> kinds;  // by unit; those of one have parameters of equal sizes
+  std::vector<std::string> names;
 };
 
 struct RecomputedUnits::Forward::Parts {
@@ -40,6 +47,16 @@ RecomputedUnits::Forward::~Forward() = default;
 
 RecomputedUnits::Forward::Forward(Forward&&) noexcept = default;
 
+namespace {
+
+// The path of the module around it: "blocks.0" of "blocks.0.norm".
+std::string path_around(const std::string& path) {
+  const std::size_t end = path.rfind('.');
+  return end == std::string::npos ? std::string() : path.substr(0, end);
+}
+
+}  // namespace
+
 RecomputedUnits::RecomputedUnits(const torch::nn::Module& model,
                                  const std::vector<std::string>& classes,
                                  const ActivationCheckpointOptions& options)
@@ -49,13 +66,24 @@ RecomputedUnits::RecomputedUnits(const torch::nn::Module& model,
   settings.transformer_classes = classes;
   const auto groups = sharding::wrap_groups(model, settings);
   std::unordered_map<int, int> numbers;
-  for (const at::Tensor& parameter : model.parameters()) {
+  std::vector<std::string> sizes;  // of the parameters of each unit
+  for (const auto& item : model.named_parameters()) {
+    const at::Tensor& parameter = item.value();
     const auto found = groups.find(parameter.unsafeGetTensorImpl());
     if (found == groups.end() || found->second == sharding::kRootGroup) continue;
     const int number =
         numbers.try_emplace(found->second, static_cast<int>(numbers.size())).first->second;
     state_->all.emplace(found->first, number);
+    sizes.resize(numbers.size());
+    state_->names.resize(numbers.size(), path_around(item.key()));
+    std::string& name = state_->names[static_cast<std::size_t>(number)];
+    while (!name.empty() && !item.key().starts_with(name + ".")) name = path_around(name);
+    sizes[static_cast<std::size_t>(number)] +=
+        c10::str(parameter.sizes(), parameter.scalar_type(), parameter.requires_grad(), ' ');
   }
+  std::unordered_map<std::string, std::size_t> kinds;
+  for (const std::string& of_unit : sizes)
+    state_->kinds.push_back(kinds.try_emplace(of_unit, kinds.size()).first->second);
   for (const auto& group : groups) state_->all.try_emplace(group.first, recompute::kNoUnit);
   state_->keep = options.keep;
   set_recomputed(std::vector<bool>(numbers.size(), true));
@@ -65,6 +93,10 @@ RecomputedUnits::~RecomputedUnits() = default;
 
 std::size_t RecomputedUnits::num_units() const noexcept {
   return state_->is_recomputed.size();
+}
+
+const std::vector<std::string>& RecomputedUnits::names() const noexcept {
+  return state_->names;
 }
 
 void RecomputedUnits::set_recomputed(const std::vector<bool>& is_recomputed) {
@@ -106,6 +138,8 @@ RecomputedUnits::Forward RecomputedUnits::forward() {
 
 namespace {
 
+using Ways = std::vector<planning::RegionWay>;
+
 class UnitPlans {
  public:
   UnitPlans(RecomputedUnits& units,
@@ -120,26 +154,51 @@ class UnitPlans {
   }
 
   // What each unit holds when it is kept or not, and its operations.
-  [[nodiscard]] std::vector<std::vector<planning::RegionWay>> ways(const StepPlan& kept,
-                                                                   const StepPlan& recomputed) {
-    const std::size_t count = units_.num_units();
-    const std::int64_t most = kept.memory().activations;
-    std::vector<std::vector<planning::RegionWay>> all;
-    for (std::size_t unit = 0; unit < count; ++unit) {
-      std::vector<bool> alone(count, false);
+  [[nodiscard]] std::vector<Ways> ways(const StepPlan& kept,
+                                       const std::vector<std::size_t>& kinds) {
+    std::vector<Ways> all(kinds.size());
+    for (std::size_t unit = 0; unit < kinds.size(); ++unit) {
+      if (!all[unit].empty()) continue;
+      std::vector<bool> alone(kinds.size(), false);
       alone[unit] = true;
-      const StepPlan one = count == 1 ? recomputed : plan(alone);
-      const std::int64_t saved = std::max<std::int64_t>(0, most - one.memory().activations);
-      all.push_back({{saved, saved, 0}, {0, 0, one.flops() - kept.flops()}});
+      all[unit] = ways_of(kept, plan(alone));
+      std::vector<bool> alike(kinds.size(), false);
+      for (std::size_t other = 0; other < kinds.size(); ++other)
+        alike[other] = kinds[other] == kinds[unit];
+      if (!are_equal(all[unit], alike, kept)) continue;
+      for (std::size_t other = 0; other < kinds.size(); ++other)
+        if (alike[other]) all[other] = all[unit];
     }
     return all;
   }
 
  private:
+  static Ways ways_of(const StepPlan& kept, const StepPlan& one) {
+    const std::int64_t saved =
+        std::max<std::int64_t>(0, kept.memory().activations - one.memory().activations);
+    return {{saved, saved, 0}, {0, 0, one.flops() - kept.flops()}};
+  }
+
+  // Whether the units of `alike` are as the first one. Without operations more that cannot be told.
+  [[nodiscard]] bool are_equal(const Ways& first,
+                               const std::vector<bool>& alike,
+                               const StepPlan& kept) {
+    const auto count = std::count(alike.begin(), alike.end(), true);
+    constexpr std::ptrdiff_t kWorthAPlan = 2;
+    const bool can_tell = first.back().flops > 0;
+    if (count <= kWorthAPlan || !can_tell || is_uneven_.contains(alike)) return false;
+    const double all = plan(alike).flops() - kept.flops();
+    const double expected = static_cast<double>(count) * first.back().flops;
+    if (std::abs(all - expected) <= 1e-9 * kept.flops()) return true;
+    is_uneven_.insert(alike);
+    return false;
+  }
+
   RecomputedUnits& units_;
   torch::nn::Module& model_;
   torch::optim::Optimizer* optimizer_;
   const std::function<void()>& step_;
+  std::set<std::vector<bool>> is_uneven_;  // kinds whose units differ
 };
 
 }  // namespace
@@ -164,7 +223,7 @@ std::optional<FittedUnits> fit_recomputed_units(RecomputedUnits& units,
   const StepPlan recomputed = plans.plan(all);
   if (recomputed.memory(run).peak > max_bytes) return std::nullopt;
 
-  const auto ways = plans.ways(kept, recomputed);
+  const auto ways = plans.ways(kept, units.state_->kinds);
   std::int64_t held = 0;
   std::int64_t most_held = 0;
   for (const auto& region : ways) {

@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "libaccel/planning/lstm_rules.h"
+
 namespace accel::planning {
 namespace {
 
@@ -77,6 +79,8 @@ FlopCount find_flop_count(std::string_view name) {
       {"aten::baddbmm", matrix_product<1>},
       {"aten::convolution", convolution_flops},
       {"aten::convolution_backward", convolution_backward_flops},
+      {"aten::mkldnn_rnn_layer", lstm_flops},
+      {"aten::mkldnn_rnn_layer_backward", lstm_backward_flops},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", attention_forward_flops},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward_flops},
   };

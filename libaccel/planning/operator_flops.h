@@ -1,5 +1,5 @@
-// OperatorFlops: multiplications and additions of an operator, two for each pair of factors: matrix products, convolutions and
-// attention. All else counts nothing.
+// OperatorFlops: multiplications and additions of an operator, two for each pair of factors: matrix products, convolutions,
+// attention and LSTMs. All else counts nothing.
 //
 // Threads:  pure.
 // Source:   torch/utils/flop_counter.py, whose counts these are.

@@ -13,6 +13,7 @@
 
 #include <accel/error.h>
 
+#include "libaccel/planning/kernel_memory.h"
 #include "libaccel/planning/operator_flops.h"
 
 namespace accel::planning {
@@ -73,6 +74,15 @@ bool has_values(Arguments arguments) {
       all = all && !has_no_values(*tensor.unsafeGetTensorImpl());
     });
   return all;
+}
+
+// Of elements: what is expanded is read so often.
+double touched_bytes(Arguments values) {
+  double bytes = 0;
+  for (const c10::IValue& value : values)
+    visit_defined(value,
+                  [&](const at::Tensor& tensor) { bytes += static_cast<double>(tensor.nbytes()); });
+  return bytes;
 }
 
 // That the kernel would give a size to.
@@ -206,7 +216,8 @@ std::size_t storage_bytes(const Shape& shape) {
 
 at::Tensor ShapeKernels::make(const Shape& shape) const {
   if (!shape.is_defined) return {};
-  const std::size_t bytes = storage_bytes(shape);
+  const std::size_t bytes =
+      std::max(storage_bytes(shape), static_cast<std::size_t>(shape.least_bytes));
   c10::Storage storage(c10::Storage::use_byte_size_t(),
                        bytes,
                        ledger_->allocate(bytes),
@@ -229,6 +240,8 @@ const ShapeKernels::Plan& ShapeKernels::plan_of(const c10::OperatorHandle& op) {
   if (!is_new) return plan;
   const std::string name = full_name(op);
   plan.flops = find_flop_count(name);
+  plan.scratch = find_product_scratch(name);
+  plan.moves = !name.starts_with("aten::empty") && !name.starts_with("aten::new_empty");
   plan.rule = find_size_rule(name);
   if (plan.rule != nullptr)
     plan.kind = Kind::kRule;
@@ -260,7 +273,28 @@ bool ShapeKernels::run(const c10::OperatorHandle& op,
     return true;
   }
   const Plan& plan = plan_of(op);
-  if (plan.flops != nullptr) flops_ += plan.flops(arguments);
+  if (plan.kind == Kind::kKernel || plan.kind == Kind::kResize || !plan.moves) {
+    run_planned(op, keys, stack, plan);
+    return true;
+  }
+  OperatorWork work{.bytes = touched_bytes(arguments)};
+  if (plan.flops != nullptr) work.flops = plan.flops(arguments);
+  const std::int64_t scratch = plan.scratch != nullptr ? plan.scratch(arguments) : 0;
+  run_planned(op, keys, stack, plan);
+  if (scratch > 0) ledger_->use_for_a_moment(scratch);
+  work.bytes += touched_bytes(torch::jit::last(*stack, op.schema().returns().size()));
+  if (work.flops > 0)
+    products_.push_back(work);
+  else
+    other_bytes_ += work.bytes;
+  return true;
+}
+
+void ShapeKernels::run_planned(const c10::OperatorHandle& op,
+                               c10::DispatchKeySet keys,
+                               torch::jit::Stack* stack,
+                               const Plan& plan) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   switch (plan.kind) {
     case Kind::kRule: {
       const Sized sized = plan.rule(arguments);
@@ -288,7 +322,6 @@ bool ShapeKernels::run(const c10::OperatorHandle& op,
       run_on_meta(op, stack);
       break;
   }
-  return true;
 }
 
 void ShapeKernels::run_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {

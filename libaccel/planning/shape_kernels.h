@@ -7,6 +7,9 @@
 // So autograd, autocast and the operators' choices between kernels (which attention, which batch norm) are those of the CPU.
 // What a kernel takes for itself is counted where a SizeRule says so.
 //
+// work() has what they would compute and move: the bytes of all tensors that operators take and give, but for views, and for what is
+// made without being written.
+//
 // Threads:  one at a time.
 // Errors    throws kUnsupported naming the operator: it reads a value, its result has a size that depends on values, or no rule
 // knows it.
@@ -16,6 +19,7 @@
 #include <memory>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -24,6 +28,13 @@
 #include "libaccel/planning/size_rules.h"
 
 namespace accel::planning {
+
+// Of operators.
+struct OperatorWork {
+  double flops =
+      0;  // multiplications and additions of matrix products, convolutions, attention and LSTMs
+  double bytes = 0;  // read and written
+};
 
 class ShapeKernels final : public interception::KernelHandler {
  public:
@@ -36,23 +47,32 @@ class ShapeKernels final : public interception::KernelHandler {
   // On the CPU, without values.
   [[nodiscard]] at::Tensor make(const Shape& shape) const;
 
-  // Multiplications and additions of matrix products, convolutions and attention so far.
-  [[nodiscard]] double flops() const noexcept { return flops_; }
+  // One for each operator that has flops, so far.
+  [[nodiscard]] const std::vector<OperatorWork>& products() const noexcept { return products_; }
+  // Of all others together.
+  [[nodiscard]] double other_bytes() const noexcept { return other_bytes_; }
 
  private:
   enum class Kind : std::uint8_t { kRule, kKernel, kInPlace, kResize, kMeta };
   struct Plan {
     Kind kind = Kind::kMeta;
+    bool moves = true;  // its results are written
     SizeRule rule = nullptr;
     double (*flops)(Arguments) = nullptr;
+    std::int64_t (*scratch)(Arguments) = nullptr;  // beside a rule's
   };
   const Plan& plan_of(const c10::OperatorHandle& op);
+  void run_planned(const c10::OperatorHandle& op,
+                   c10::DispatchKeySet keys,
+                   torch::jit::Stack* stack,
+                   const Plan& plan);
   void run_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) const;
   void resize(const at::Tensor& tensor, c10::IntArrayRef sizes) const;
 
   std::shared_ptr<MemoryLedger> ledger_;
   std::unordered_map<const c10::FunctionSchema*, Plan> plans_;
-  double flops_ = 0;
+  std::vector<OperatorWork> products_;
+  double other_bytes_ = 0;
 };
 
 }  // namespace accel::planning

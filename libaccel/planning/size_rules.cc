@@ -10,7 +10,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/MemoryFormat.h>
 #include <c10/core/WrapDimMinimal.h>
+
+#include <accel/error.h>
+
+#include "libaccel/planning/kernel_memory.h"
+#include "libaccel/planning/lstm_rules.h"
 
 namespace accel::planning {
 namespace {
@@ -79,6 +85,15 @@ Sized inverted(Arguments arguments) {
 
 // ---- convolutions ----
 
+// Where input or weight has channels last, results have. Of a batch of images alone.
+Shape in_format_of(const at::Tensor& input, const at::Tensor& weight, Shape shape) {
+  const bool is_last = input.suggest_memory_format() == at::MemoryFormat::ChannelsLast ||
+                       weight.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  if (is_last && shape.sizes.size() == 4)
+    shape.strides = c10::get_channels_last_strides_2d(shape.sizes);
+  return shape;
+}
+
 std::int64_t at_dimension(const std::vector<std::int64_t>& values, std::size_t dimension) {
   return values.size() == 1 ? values[0] : values[dimension];
 }
@@ -108,15 +123,18 @@ Sized convolution(Arguments arguments) {
                                                at_dimension(output_padding, i) + 1
                                          : (in + padded - reach - 1) / step + 1);
   }
-  return {{std::move(output)}};
+  return {{in_format_of(input, weight, std::move(output))}, convolution_scratch(arguments)};
 }
 
 Sized convolution_backward(Arguments arguments) {
   const at::Tensor& gradient = tensor(arguments[0]);
+  const at::Tensor& input = tensor(arguments[1]);
+  const at::Tensor& weight = tensor(arguments[2]);
   const auto wanted = arguments[10].toBoolList();
-  return {{if_wanted(wanted[0], row_major(tensor(arguments[1]))),
-           if_wanted(wanted[1], row_major(tensor(arguments[2]))),
-           if_wanted(wanted[2], {{gradient.size(1)}, gradient.scalar_type()})}};
+  return {{if_wanted(wanted[0], in_format_of(input, weight, row_major(input))),
+           if_wanted(wanted[1], in_format_of(input, weight, row_major(weight))),
+           if_wanted(wanted[2], {{gradient.size(1)}, gradient.scalar_type()})},
+          convolution_backward_scratch(arguments)};
 }
 
 // ---- normalization ----
@@ -244,6 +262,35 @@ Sized embedding_backward(Arguments arguments) {
   return {{{{arguments[2].toInt(), gradient.size(-1)}, gradient.scalar_type()}}};
 }
 
+// Of bags, whose numbers are in tensors, as those of the kernel: which rows are whose, how many, and which was the largest.
+Sized embedding_bag(Arguments arguments) {
+  const at::Tensor& weight = tensor(arguments[0]);
+  const at::Tensor& indices = tensor(arguments[1]);
+  const std::int64_t bags = tensor(arguments[2]).numel() - (arguments[7].toBool() ? 1 : 0);
+  const std::int64_t mode = arguments[4].toInt();
+  constexpr std::int64_t kSum = 0;
+  constexpr std::int64_t kMax = 2;
+  const c10::ScalarType dtype = indices.scalar_type();
+  Sizes largest = {bags};
+  if (mode == kMax) largest.push_back(weight.size(1));
+  return {{{{bags, weight.size(1)}, weight.scalar_type()},
+           {{mode == kSum ? 0 : indices.numel()}, dtype},
+           {{bags}, dtype},
+           {std::move(largest), dtype}}};
+}
+Sized embedding_bag_backward(Arguments arguments) {
+  if (arguments[9].toBool()) {
+    throw Error(ErrorCode::kUnsupported,
+                "a step cannot be planned without its values: the sparse gradient of an embedding "
+                "has as many rows as were different",
+                "plan with sparse = false, which takes more");
+  }
+  const at::Tensor& gradient = tensor(arguments[0]);
+  constexpr std::int64_t kLists = 5;  // sorted, their order, counts
+  return {{{{arguments[6].toInt(), gradient.size(1)}, gradient.scalar_type()}},
+          kLists * static_cast<std::int64_t>(tensor(arguments[1]).nbytes())};
+}
+
 Sized where(Arguments arguments) {
   const at::Tensor& first = tensor(arguments[1]);
   const at::Tensor& second = tensor(arguments[2]);
@@ -292,17 +339,23 @@ Shape loss(const at::Tensor& rows, c10::ScalarType dtype, std::int64_t reduction
   return {reduction == at::Reduction::None ? rows.sizes().vec() : Sizes{}, dtype};
 }
 
+// Where it is reduced its kernel makes one for each element, and makes the result of one of these.
+Sized loss_of_elements(const at::Tensor& input, std::int64_t reduction) {
+  Shape result = loss(input, input.scalar_type(), reduction);
+  if (reduction == at::Reduction::None) return {{std::move(result)}};
+  result.least_bytes = static_cast<std::int64_t>(input.nbytes());
+  return {{std::move(result)}, static_cast<std::int64_t>(input.nbytes())};
+}
+
 Sized nll_loss2d(Arguments arguments) {
   const c10::ScalarType dtype = tensor(arguments[0]).scalar_type();
   return {{loss(tensor(arguments[1]), dtype, arguments[3].toInt()), {{}, dtype}}};
 }
 Sized binary_cross_entropy(Arguments arguments) {
-  const at::Tensor& input = tensor(arguments[0]);
-  return {{loss(input, input.scalar_type(), arguments[3].toInt())}};
+  return loss_of_elements(tensor(arguments[0]), arguments[3].toInt());
 }
-Sized huber_loss(Arguments arguments) {
-  const at::Tensor& input = tensor(arguments[0]);
-  return {{loss(input, input.scalar_type(), arguments[2].toInt())}};
+Sized difference_loss(Arguments arguments) {
+  return loss_of_elements(tensor(arguments[0]), arguments[2].toInt());
 }
 
 Sized log_sigmoid(Arguments arguments) {
@@ -329,6 +382,8 @@ const std::unordered_map<std::string_view, SizeRule>& rules() {
   static const std::unordered_map<std::string_view, SizeRule> all = {
       {"aten::_adaptive_avg_pool2d", adaptive_pool},
       {"aten::_adaptive_avg_pool2d_backward", like_second},
+      {"aten::_embedding_bag", embedding_bag},
+      {"aten::_embedding_bag_backward", embedding_bag_backward},
       {"aten::_prelu_kernel", like_first},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
@@ -346,7 +401,7 @@ const std::unordered_map<std::string_view, SizeRule>& rules() {
       {"aten::hardswish_backward", like_second},
       {"aten::hardtanh", like_first},
       {"aten::hardtanh_backward", like_second},
-      {"aten::huber_loss", huber_loss},
+      {"aten::huber_loss", difference_loss},
       {"aten::index_select", index_select},
       {"aten::log_sigmoid_backward", like_second},
       {"aten::log_sigmoid_forward", log_sigmoid},
@@ -354,6 +409,9 @@ const std::unordered_map<std::string_view, SizeRule>& rules() {
       {"aten::logical_not", inverted},
       {"aten::logical_or", compared},
       {"aten::logical_xor", compared},
+      {"aten::mkldnn_rnn_layer", lstm_layer},
+      {"aten::mkldnn_rnn_layer_backward", lstm_layer_backward},
+      {"aten::mse_loss", difference_loss},
       {"aten::mse_loss_backward", like_second},
       {"aten::nan_to_num", like_first},
       {"aten::native_batch_norm", batch_norm},
@@ -368,6 +426,8 @@ const std::unordered_map<std::string_view, SizeRule>& rules() {
       {"aten::nll_loss2d_forward", nll_loss2d},
       {"aten::relu", like_first},
       {"aten::roll", like_first},
+      {"aten::smooth_l1_loss", difference_loss},
+      {"aten::soft_margin_loss", difference_loss},
       {"aten::std.correction", variance},
       {"aten::std_mean.correction", variance_and_mean},
       {"aten::var.correction", variance},

@@ -4,7 +4,7 @@
 // They follow the kernels of the CPU: also how the results lie in memory, and what a kernel takes for a moment where that grows
 // with the tensors. tests/unit/libaccel/planning/step_plan_test.cc compares with the kernels.
 //
-// Threads:  pure.
+// Threads:  pure, but for LSTMs (lstm_rules.h).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct Shape {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<std::int64_t> strides = {};  // empty: row-major
   bool is_defined = true;
+  std::int64_t least_bytes = 0;  // of its memory, where that is more than its elements take
 };
 
 struct Sized {

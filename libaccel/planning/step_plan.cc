@@ -3,6 +3,7 @@
 // events are kept, and played back for each way to divide the model.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <type_traits>
@@ -19,6 +20,7 @@
 #include <accel/plan.h>
 
 #include "libaccel/planning/shape_kernels.h"
+#include "libaccel/tensors/disk_buffers.h"
 
 namespace accel {
 namespace {
@@ -158,8 +160,12 @@ std::int64_t share_of(std::int64_t bytes, std::int64_t of) {
 }  // namespace
 
 struct StepPlan::Record {
+  static constexpr int kSteps = 2;
+
   std::vector<MemoryEvent> events;
   std::vector<Purpose> purposes;  // by block
+  std::vector<std::pair<std::size_t, std::size_t>>
+      optimizer_steps;  // events: the first, one past the last
   std::int64_t parameters = 0;
   std::int64_t whole = 0;
   std::int64_t gradients = 0;
@@ -167,6 +173,9 @@ struct StepPlan::Record {
   std::int64_t largest_parameter = 0;
   std::int64_t num_parameters = 0;
   double flops = 0;
+  std::vector<planning::OperatorWork> products;  // of all steps
+  double other_bytes = 0;                        // of one, without the optimizer's
+  double optimizer_bytes = 0;
 
   Record(torch::nn::Module& model,
          torch::optim::Optimizer* optimizer,
@@ -175,6 +184,41 @@ struct StepPlan::Record {
            const std::shared_ptr<MemoryLedger>& ledger,
            torch::optim::Optimizer* optimizer,
            const std::function<void()>& step);
+
+  // What is there beside parameters, in bytes.
+  struct Live {
+    std::int64_t gradients = 0;
+    std::int64_t activations = 0;
+    std::int64_t state = 0;
+    std::int64_t scratch = 0;
+  };
+  // Calls visit(live, step) after each event: the step of the optimizer that it is in, from 1 on; 0: it is in none.
+  template <typename Visit>
+  void play(const Visit& visit) const {
+    Live live;
+    std::size_t step = 0;  // the next one that ends
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      while (step < optimizer_steps.size() && i == optimizer_steps[step].second) ++step;
+      switch (purposes[events[i].block]) {
+        case Purpose::kParameter:
+          continue;
+        case Purpose::kGradient:
+          live.gradients += events[i].bytes;
+          break;
+        case Purpose::kOptimizer:
+          live.state += events[i].bytes;
+          break;
+        case Purpose::kOptimizerScratch:
+          live.scratch += events[i].bytes;
+          break;
+        case Purpose::kActivation:
+          live.activations += events[i].bytes;
+          break;
+      }
+      const bool is_within = step < optimizer_steps.size() && i >= optimizer_steps[step].first;
+      visit(live, is_within ? step + 1 : 0);
+    }
+  }
 
   void mark(BlockId block, Purpose purpose) {
     if (purposes.size() <= block) purposes.resize(block + 1, Purpose::kActivation);
@@ -214,7 +258,6 @@ void StepPlan::Record::run(const ModelTensors& tensors,
   const WithoutState without_state(optimizer);
   for (BlockId block = 0; block < ledger->num_blocks(); ++block) mark(block, Purpose::kParameter);
   const interception::KernelScope scope(kernels);
-  constexpr int kSteps = 2;
   for (int i = 0; i < kSteps; ++i) {
     for (const at::Tensor& parameter : tensors.trained) parameter.mutable_grad().reset();
     step();
@@ -228,8 +271,11 @@ void StepPlan::Record::run(const ModelTensors& tensors,
     }
     if (optimizer == nullptr) continue;
     const std::size_t first_event = ledger->num_events();
+    const double bytes_before = kernels.other_bytes();
     optimizer->step();
+    optimizer_bytes += (kernels.other_bytes() - bytes_before) / kSteps;
     const auto all = ledger->events();
+    optimizer_steps.emplace_back(first_event, all.size());
     for (std::size_t event = first_event; event < all.size(); ++event) {
       // What is there when the step is over is state.
       if (all[event].bytes > 0)
@@ -241,7 +287,9 @@ void StepPlan::Record::run(const ModelTensors& tensors,
   }
   events = ledger->events();
   purposes.resize(ledger->num_blocks(), Purpose::kActivation);
-  flops = kernels.flops() / kSteps;
+  products = kernels.products();
+  for (const planning::OperatorWork& product : products) flops += product.flops / kSteps;
+  other_bytes = kernels.other_bytes() / kSteps - optimizer_bytes;
   for (const MemoryEvent& event : events)
     if (purposes[event.block] == Purpose::kOptimizer) state += event.bytes;
 }
@@ -301,22 +349,93 @@ Division::Division(const PlannedRun& run) : is_on_one_machine(run.num_machines =
       divides_state && (is_on_one_machine || run.strategy == PlannedStrategy::kZero3);
 }
 
+void check_rate(const char* name, double rate) {
+  if (rate > 0 && std::isfinite(rate)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "MachineRates::" + std::string(name) + " is " + std::to_string(rate) +
+                  ", and this run needs a rate above 0",
+              "set it to what the machine does in a second");
+}
+
 }  // namespace
+
+// Each sums its share of the gradients, and unless they are divided gets the shares of the others. Parameters come from other
+// machines: after the step, or for forward and again for backward.
+std::int64_t StepPlan::sent_bytes(const PlannedRun& run) const {
+  const Division division(run);
+  const std::int64_t num_ranks = run.num_processes;
+  const auto of_others = [&](std::int64_t bytes) { return bytes / num_ranks * (num_ranks - 1); };
+  std::int64_t sent = of_others(record_->gradients) * (division.divides_gradients ? 1 : 2);
+  if (division.divides_state && !division.is_on_one_machine)
+    sent += of_others(record_->parameters) * (division.divides_parameters ? 2 : 1);
+  return sent;
+}
+
+double StepPlan::seconds(const MachineRates& rates, const PlannedRun& run) const {
+  const Division division(run);
+  const auto sent = static_cast<double>(sent_bytes(run));
+  const bool is_on_network = sent > 0 && !division.is_on_one_machine;
+  check_rate("flops", rates.flops);
+  check_rate("memory_bytes", rates.memory_bytes);
+  if (is_on_network) check_rate("network_bytes", rates.network_bytes);
+  if (run.optimizer_on_disk) check_rate("disk_bytes", rates.disk_bytes);
+
+  double seconds = record_->other_bytes / rates.memory_bytes;
+  for (const planning::OperatorWork& product : record_->products)
+    seconds +=
+        std::max(product.flops / rates.flops, product.bytes / rates.memory_bytes) / Record::kSteps;
+  // Between ranks of one machine each byte is written and read.
+  seconds += is_on_network ? sent / rates.network_bytes : 2 * sent / rates.memory_bytes;
+  const double share = division.divides_state ? run.num_processes : 1;
+  double step = record_->optimizer_bytes / share / rates.memory_bytes;
+  if (run.optimizer_on_disk)
+    step = std::max(step, static_cast<double>(record_->state) / share / rates.disk_bytes);
+  return seconds + step;
+}
 
 std::int64_t StepPlan::moved_bytes(const PlannedRun& run) const {
   const Division division(run);
   const Record& record = *record_;
-  const std::int64_t num_ranks = run.num_processes;
-  const auto of_others = [&](std::int64_t bytes) { return bytes / num_ranks * (num_ranks - 1); };
-  // Each sums its share of the gradients, and unless they are divided gets the shares of the others.
-  std::int64_t sent = of_others(record.gradients) * (division.divides_gradients ? 1 : 2);
-  // Parameters come from other machines: after the step, or for forward and again for backward.
-  if (division.divides_state && !division.is_on_one_machine)
-    sent += of_others(record.parameters) * (division.divides_parameters ? 2 : 1);
   const std::int64_t stepped =
       record.gradients == 0 ? 0 : 2 * record.parameters + record.gradients + 2 * record.state;
-  return sent + share_of(stepped, division.divides_state ? num_ranks : 1);
+  return sent_bytes(run) + share_of(stepped, division.divides_state ? run.num_processes : 1);
 }
+
+namespace {
+
+// What of an optimizer one process has in memory.
+class OptimizerShare {
+ public:
+  OptimizerShare(std::int64_t num_shares, bool is_on_disk, std::int64_t state, double largest)
+      : num_shares_(num_shares), is_on_disk_(is_on_disk), own_(share_of(state, num_shares)) {
+    // The step takes a larger parameter in parts of a bucket.
+    const double of_largest = largest * static_cast<double>(own_);
+    if (is_on_disk && of_largest > kBucket) part_ = kBucket / of_largest;
+  }
+
+  [[nodiscard]] std::int64_t on_disk() const noexcept { return is_on_disk_ ? own_ : 0; }
+  // state, scratch: of all processes.
+  [[nodiscard]] std::int64_t state(std::int64_t state, std::size_t step) const {
+    if (!is_on_disk_) return share_of(state, num_shares_);
+    if (step == 0) return 0;
+    // The first one makes that of a bucket in memory, and copies it.
+    return std::min(own_, kBuffers) + (step == 1 ? std::min(own_, kBucket) : 0);
+  }
+  [[nodiscard]] std::int64_t scratch(std::int64_t scratch) const {
+    return static_cast<std::int64_t>(part_ * static_cast<double>(share_of(scratch, num_shares_)));
+  }
+
+ private:
+  static constexpr std::int64_t kBucket = DiskBuffers{}.bucket_bytes;
+  static constexpr std::int64_t kBuffers = DiskBuffers{}.num_buffers * kBucket;
+
+  std::int64_t num_shares_;
+  bool is_on_disk_;
+  std::int64_t own_;  // state
+  double part_ = 1;
+};
+
+}  // namespace
 
 PlannedMemory StepPlan::memory(const PlannedRun& run) const {
   const Division division(run);
@@ -324,51 +443,37 @@ PlannedMemory StepPlan::memory(const PlannedRun& run) const {
   const std::int64_t num_ranks = run.num_processes;
   const std::int64_t unit =
       std::max(record.largest_parameter, std::min(kUnitBytes, record.parameters));
+  const OptimizerShare optimizer(
+      division.divides_state ? num_ranks : 1,
+      run.optimizer_on_disk,
+      record.state,
+      static_cast<double>(record.largest_parameter) /
+          static_cast<double>(std::max<std::int64_t>(1, record.parameters)));
 
   PlannedMemory most;
   most.parameters =
       division.divides_parameters ? share_of(record.parameters, num_ranks) : record.parameters;
   most.whole = record.whole;
+  most.disk = optimizer.on_disk();
   if (division.divides_gradients)
     most.communication += std::min(record.gradients, kUnitsFilling * unit);
   if (division.divides_parameters && !division.is_on_one_machine)
     most.communication += std::min(record.parameters, kUnitsFetched * unit);
 
   const std::int64_t constant = most.parameters + most.whole + most.communication;
-  const std::int64_t share = division.divides_state ? num_ranks : 1;
-  std::int64_t gradients = 0;  // of one process, as they come and go
-  std::int64_t activations = 0;
-  std::int64_t state = 0;
-  std::int64_t scratch = 0;
   most.peak = constant;
-  for (const MemoryEvent& event : record.events) {
-    switch (record.purposes[event.block]) {
-      case Purpose::kParameter:
-        continue;
-      case Purpose::kGradient:
-        gradients += event.bytes;
-        break;
-      case Purpose::kOptimizer:
-        state += event.bytes;
-        break;
-      case Purpose::kOptimizerScratch:
-        scratch += event.bytes;
-        break;
-      case Purpose::kActivation:
-        activations += event.bytes;
-        break;
-    }
+  record.play([&](const Record::Live& live, std::size_t step) {
     // Ranks have room for gradients from the beginning.
-    std::int64_t kept = gradients;
+    std::int64_t kept = live.gradients;
     if (num_ranks > 1)
       kept = division.divides_gradients ? share_of(record.gradients, num_ranks) : record.gradients;
-    const std::int64_t own_state = share_of(state, share);
-    const std::int64_t own_activations = activations + share_of(scratch, share);
+    const std::int64_t state = optimizer.state(live.state, step);
+    const std::int64_t activations = live.activations + optimizer.scratch(live.scratch);
     most.gradients = std::max(most.gradients, kept);
-    most.optimizer = std::max(most.optimizer, own_state);
-    most.activations = std::max(most.activations, own_activations);
-    most.peak = std::max(most.peak, constant + kept + own_state + own_activations);
-  }
+    most.optimizer = std::max(most.optimizer, state);
+    most.activations = std::max(most.activations, activations);
+    most.peak = std::max(most.peak, constant + kept + state + activations);
+  });
   return most;
 }
 

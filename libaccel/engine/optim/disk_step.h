@@ -26,6 +26,7 @@
 #include "libaccel/engine/optim/speculative_step.h"
 #include "libaccel/engine/optim/state_file.h"
 #include "libaccel/engine/optim/state_places.h"
+#include "libaccel/tensors/disk_buffers.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -34,11 +35,6 @@ class Optimizer;
 namespace accel {
 
 struct OptimizerTraits;
-
-struct DiskBuffers {
-  std::size_t num_buffers = 4;                       // in memory at once; at least 2
-  std::size_t bucket_bytes = std::size_t{16} << 20;  // of state
-};
 
 // What a bucket has in a file, and whether the step writes to it.
 struct BucketRange {

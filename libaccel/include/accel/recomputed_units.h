@@ -41,6 +41,8 @@ class Optimizer;
 
 namespace accel {
 
+struct FittedUnits;
+
 class ACCEL_EXPORT RecomputedUnits {
  public:
   // While it lives, the operators of its thread are those of one forward.
@@ -67,6 +69,8 @@ class ACCEL_EXPORT RecomputedUnits {
   RecomputedUnits& operator=(const RecomputedUnits&) = delete;
 
   [[nodiscard]] std::size_t num_units() const noexcept;
+  // The path of each unit's module, in the order of the model's parameters: "blocks.0".
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept;
   // By unit, in the order of the model's parameters, whether it is computed again; at first all are. Throws kShapeMismatch for
   // another number of units.
   void set_recomputed(const std::vector<bool>& is_recomputed);
@@ -76,6 +80,13 @@ class ACCEL_EXPORT RecomputedUnits {
   [[nodiscard]] Forward forward();
 
  private:
+  friend ACCEL_EXPORT std::optional<FittedUnits> fit_recomputed_units(
+      RecomputedUnits& units,
+      torch::nn::Module& model,
+      torch::optim::Optimizer* optimizer,
+      const std::function<void()>& step,
+      std::int64_t max_bytes,
+      const PlannedRun& run);
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -91,8 +102,8 @@ struct FittedUnits {
 // Has `units` compute again as little as possible, so that the step's peak is at most `max_bytes`: the fewest operations of matrix
 // products, convolutions and attention more, then the fewest bytes. `step` is forward and backward of one batch as StepPlan takes
 // it, with units.forward() around the forward. nullopt: even all of them are not enough; then all are computed again.
-// The choice is found from one plan for each unit, and planned as it is before it is returned: the memory is that plan's.
-// Cost: some plans more than there are units. Errors as StepPlan and StepPlan::memory().
+// The choice is found from one plan for each unit, or for each kind of equal units, and planned as it is before it is returned: the
+// memory is that plan's. Cost: some plans more than there are kinds. Errors as StepPlan and StepPlan::memory().
 [[nodiscard]] ACCEL_EXPORT std::optional<FittedUnits> fit_recomputed_units(
     RecomputedUnits& units,
     torch::nn::Module& model,

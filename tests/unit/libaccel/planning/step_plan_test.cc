@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,103 +40,33 @@
 #include <accel/precision.h>
 #include <accel/recomputed_units.h>
 
-#include "libaccel/interception/cpu_allocator.h"
 #include "tests/support/error_of.h"
 #include "tests/support/exported_archive.h"
 #include "tests/support/model_zoo.h"
 #include "tests/support/rank_group.h"
+#include "tests/support/real_peak.h"
 
 namespace accel::step_plan_test {
 namespace {
 
 using at::Tensor;
 
-// Counts what tensors on the CPU take.
-class CountedMemory final : public interception::CpuMemory {
- public:
-  static CountedMemory& get() {
-    static CountedMemory* const memory = [] {
-      auto* const made = new CountedMemory();  // NOLINT: for good
-      interception::stand_before_allocator(*made);
-      return made;
-    }();
-    return *memory;
-  }
-  at::DataPtr allocate(std::size_t bytes) override {
-    if (bytes == 0) return {};
-    void* const block = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    const std::lock_guard lock(mutex_);
-    sizes_[block] = static_cast<std::int64_t>(bytes);
-    live_ += static_cast<std::int64_t>(bytes);
-    peak_ = std::max(peak_, live_);
-    return {block, block, [](void* own) { get().free(own); }, at::kCPU};
-  }
-  bool free(void* block) override {
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = sizes_.find(block);
-      if (found == sizes_.end()) return false;
-      live_ -= found->second;
-      sizes_.erase(found);
-    }
-    std::free(block);
-    return true;
-  }
-
-  // From now on: what was there before counts as nothing, until it goes.
-  void begin() {
-    const std::lock_guard lock(mutex_);
-    live_ = 0;
-    peak_ = 0;
-    for (auto& [block, bytes] : sizes_) bytes = 0;
-  }
-  [[nodiscard]] std::int64_t peak() const {
-    const std::lock_guard lock(mutex_);
-    return peak_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::unordered_map<void*, std::int64_t> sizes_;
-  std::int64_t live_ = 0;
-  std::int64_t peak_ = 0;
-};
-
+using test::CountedMemory;
 using Step = std::function<void()>;
 
-std::int64_t numel_bytes(const Tensor& tensor) {
-  return static_cast<std::int64_t>(tensor.nbytes());
-}
-
-// Parameters and buffers, and the most that two steps allocate beside them.
-std::int64_t real_peak(torch::nn::Module& model,
-                       torch::optim::Optimizer* optimizer,
-                       const Step& step) {
-  std::int64_t bytes = 0;
-  for (const Tensor& tensor : model.parameters()) bytes += numel_bytes(tensor);
-  for (const Tensor& tensor : model.buffers()) bytes += numel_bytes(tensor);
-  CountedMemory& memory = CountedMemory::get();
-  memory.begin();
-  for (int i = 0; i < 2; ++i) {
-    model.zero_grad();
-    step();
-    if (optimizer != nullptr) optimizer->step();
-  }
-  return bytes + memory.peak();
-}
-
-// The model has values: what the plan takes of them is nothing.
+// The model has values: what the plan takes of them is nothing, but where kernels are asked.
 void expect_planned(torch::nn::Module& model,
                     torch::optim::Optimizer* optimizer,
                     const Step& step,
                     int num_generator_states = 0) {
+  const StepPlan asked(model, optimizer, step);
   CountedMemory::get().begin();
   const StepPlan plan(model, optimizer, step);
   constexpr int kGeneratorState = 5056;
   EXPECT_LT(CountedMemory::get().peak(), 1000 + num_generator_states * kGeneratorState)
       << "numbers of operators, as 1 / sqrt(width)";
   const auto planned = static_cast<double>(plan.memory().peak);
-  const auto real = static_cast<double>(real_peak(model, optimizer, step));
+  const auto real = static_cast<double>(test::real_peak(model, optimizer, step));
   EXPECT_NEAR(planned / real, 1, 0.02) << planned << " of " << real;
 }
 
@@ -284,7 +211,7 @@ TEST(StepPlan, IsThatOfAnExportedModelWhoseWeightsAreNotRead) {
   const StepPlan plan(*empty, &planned, make_step(empty));
   ExportedModel net(path);
   torch::optim::AdamW adamw(net->parameters());
-  const auto real = static_cast<double>(real_peak(*net, &adamw, make_step(net)));
+  const auto real = static_cast<double>(test::real_peak(*net, &adamw, make_step(net)));
   EXPECT_NEAR(static_cast<double>(plan.memory().peak) / real, 1, 0.02);
 }
 
@@ -418,6 +345,45 @@ TEST(StepPlan, SaysHowManyBytesAStepMoves) {
   EXPECT_EQ(of(PlannedStrategy::kZero3, 2), kStep / 4 + 3 * kOfOthers);
 }
 
+TEST(StepPlan, SaysHowLongAStepTakesAtTheRatesOfAMachine) {
+  Pair net(256);
+  torch::optim::AdamW adamw(net.parameters());
+  const StepPlan plan(net, &adamw, [&] { net.forward(at::ones({32, 256})).sum().backward(); });
+  constexpr double kFast = 1e18;
+  constexpr double kSlow = 1e6;
+  const double computing = plan.flops() / kSlow;
+  EXPECT_NEAR(plan.seconds({.flops = kSlow, .memory_bytes = kFast}) / computing, 1, 1e-6);
+  const double moving = plan.seconds({.flops = kFast, .memory_bytes = kSlow});
+  EXPECT_GT(moving, static_cast<double>(plan.moved_bytes()) / kSlow);
+  EXPECT_NEAR(plan.seconds({.flops = kFast, .memory_bytes = 2 * kSlow}) * 2 / moving, 1, 1e-6);
+
+  constexpr double kBytes = 4.0 * 2 * 256 * 256;
+  const MachineRates slow_network{
+      .flops = kFast, .memory_bytes = kFast, .network_bytes = kSlow, .disk_bytes = kSlow};
+  PlannedRun run{.num_processes = 4, .num_machines = 2};
+  EXPECT_NEAR(plan.seconds(slow_network, run) * kSlow / (2 * kBytes / 4 * 3), 1, 1e-6);
+  run.num_machines = 1;
+  EXPECT_LT(plan.seconds(slow_network, run), 1e-6) << "no network is between them";
+  run.optimizer_on_disk = true;
+  EXPECT_NEAR(plan.seconds(slow_network, run) * kSlow / (2 * kBytes), 1, 1e-6);
+  run.strategy = PlannedStrategy::kZero1;
+  EXPECT_NEAR(plan.seconds(slow_network, run) * kSlow / (2 * kBytes / 4), 1, 1e-6);
+}
+
+TEST(StepPlan, RefusesRatesThatARunNeedsAndThatAreNone) {
+  Pair net(16);
+  const StepPlan plan(net, nullptr, [&] { net.forward(at::ones({2, 16})).sum().backward(); });
+  const PlannedRun run{.num_processes = 2, .num_machines = 2};
+  const Error error =
+      test::error_of([&] { (void)plan.seconds({.flops = 1, .memory_bytes = 1}, run); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what(), testing::HasSubstr("MachineRates::network_bytes"));
+  const MachineRates own = measure_machine_rates();
+  EXPECT_GT(own.flops, 1e6);
+  EXPECT_GT(own.memory_bytes, 1e6);
+  EXPECT_GT(plan.seconds(own), 0);
+}
+
 TEST(StepPlan, OneProcessDividesNothing) {
   Pair net(64);
   const StepPlan plan(net, nullptr, [&] { net.forward(at::ones({2, 64})).sum().backward(); });
@@ -498,26 +464,22 @@ INSTANTIATE_TEST_SUITE_P(StepPlan,
                          testing::Range<std::size_t>(0, test::kZooSize),
                          [](const auto& info) { return test::zoo_name(info.param); });
 
-// These are so small that what the kernels of convolutions take for themselves counts.
-constexpr double kOfKernels = 24 * 1024;
-
-TEST_P(OfTheZoo, IsPlannedButForWhatKernelsTake) {
+TEST_P(OfTheZoo, IsWithinTwoPercentOfItsPeak) {
   const auto net = test::model_zoo()[GetParam()].make();
   torch::optim::AdamW adamw(net->parameters());
-  const auto step = [&] { net->forward(at::ones({64, net->width()})).pow(2).mean().backward(); };
+  const auto step = [&] { net->forward(at::ones({1024, net->width()})).pow(2).mean().backward(); };
   const std::map<std::string, std::string> refused = {
       {"Experts", "aten::_local_scalar_dense reads what a tensor holds"},  // it asks who has rows
-      {"Lstm", "aten::mkldnn_rnn_layer has no rule"},
       {"WeightNorm", "the model keeps some, as views or tables"}};
   if (const auto why = refused.find(test::zoo_name(GetParam())); why != refused.end()) {
     const Error error = test::error_of([&] { const StepPlan plan(*net, &adamw, step); });
     EXPECT_THAT(error.what(), testing::HasSubstr(why->second));
     return;
   }
+  for (int i = 0; i < 3; ++i) step();  // LibTorch rewrites a script in its first calls
   const auto planned = static_cast<double>(StepPlan(*net, &adamw, step).memory().peak);
-  const auto real = static_cast<double>(real_peak(*net, &adamw, step));
-  EXPECT_LE(planned, 1.02 * real);
-  EXPECT_GE(planned, 0.98 * real - kOfKernels);
+  const auto real = static_cast<double>(test::real_peak(*net, &adamw, step));
+  EXPECT_NEAR(planned / real, 1, 0.02) << planned << " of " << real;
 }
 
 // ---- activations that are computed again ----
