@@ -1,13 +1,17 @@
 #include "train/plan_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdio>
 #include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "checkpoint_tools/models/memory_estimate.h"
+#include "runtime/printable.h"
+#include "runtime/text/joined.h"
 #include "runtime/text/text_columns.h"
 
 namespace accel::train {
@@ -51,18 +55,33 @@ std::string name_of(const PlanSettings& settings, const StrategyRow& row) {
       settings.num_processes == 1 ? "one process" : std::string(to_string(row.strategy));
   if (row.recomputation != Recomputation::kNone)
     name += ", " + std::string(recompute_text(row.recomputation)) + " recomputation";
+  if (!row.layers.empty())
+    name += " of " + std::to_string(row.layers.size()) +
+            (row.layers.size() == 1 ? " layer" : " layers");
+  if (row.optimizer_on_disk) name += ", optimizer on disk";
   return name;
 }
 
+int stage_of(PlannedStrategy strategy) {
+  return static_cast<int>(strategy);  // they are in the order of the stages
+}
+static_assert(static_cast<int>(PlannedStrategy::kCopies) == 0 &&
+              static_cast<int>(PlannedStrategy::kZero3) == 3);
+
 // What `accel train` is told for it, flags and then variables.
 std::string words_of(const StrategyRow& row, const PlanSettings& settings) {
+  if (row.optimizer_on_disk) {
+    return "--use_deepspeed --zero_stage " + std::to_string(stage_of(row.strategy)) +
+           " --offload_optimizer_device nvme --offload_optimizer_nvme_path " +
+           (settings.optimizer_folder.empty() ? "FOLDER" : printable(settings.optimizer_folder));
+  }
   if (row.recomputation == Recomputation::kNone) return std::string(flags_of(row.strategy));
   std::string text = row.strategy == PlannedStrategy::kCopies ? "--fsdp NO_SHARD"
                                                               : std::string(flags_of(row.strategy));
   text +=
       "; FSDP_ACTIVATION_CHECKPOINTING=true FSDP_AUTO_WRAP_POLICY=TRANSFORMER_BASED_WRAP "
       "FSDP_TRANSFORMER_CLS_TO_WRAP=" +
-      settings.layer_class;
+      (row.layers.empty() ? settings.layer_class : joined(row.layers, ","));
   if (row.recomputation == Recomputation::kSelective)
     text += " ACCEL_FSDP_RECOMPUTE_GRANULARITY=selective";
   return text;
@@ -82,6 +101,45 @@ std::string aligned(const std::vector<Cells>& rows) {
   return text;
 }
 
+// "1.25 s", with three digits.
+std::string seconds_text(double seconds) {
+  constexpr double kMilli = 1e-3;
+  std::array<char, 32> text{};
+  const bool is_short = seconds < 1;
+  std::snprintf(text.data(),
+                text.size(),
+                "%.3g %s",
+                is_short ? seconds / kMilli : seconds,
+                is_short ? "ms" : "s");
+  return text.data();
+}
+
+std::string exact_text(std::int64_t bytes) {
+  return bytes_text(bytes) + " (" + std::to_string(bytes) + " bytes)";
+}
+
+std::string missing_text(const TrainingPlan& plan, const PlanSettings& settings) {
+  std::string text = "nothing fits: the least, " + name_of(settings, *plan.least) + ", takes " +
+                     bytes_text(plan.least->memory.peak) + " of " + bytes_text(*plan.limit) + "; " +
+                     exact_text(plan.missing) + " are missing\n";
+  std::string changes;
+  if (plan.smaller_batch)
+    changes += "  --batch_size " + std::to_string(*plan.smaller_batch) + " in place of " +
+               std::to_string(settings.batch_size) + "\n";
+  if (plan.more_processes)
+    changes += "  --num_processes " + std::to_string(*plan.more_processes) + " in place of " +
+               std::to_string(settings.num_processes) + "\n";
+  if (plan.on_disk) {
+    changes += "  " + name_of(settings, *plan.on_disk) + ": " +
+               exact_text(plan.on_disk->node_disk) + " of a disk on each machine";
+    if (plan.disk_free) changes += ", which has " + bytes_text(*plan.disk_free) + " free";
+    changes += " (" + words_of(*plan.on_disk, settings) + ")\n";
+  }
+  if (changes.empty())
+    return text + "neither smaller batches, more processes nor a disk for the optimizer help\n";
+  return text + "it would fit with one of:\n" + changes;
+}
+
 std::string fit_text(const TrainingPlan& plan, const PlanSettings& settings) {
   if (plan.chosen) {
     const std::string words = words_of(*plan.chosen, settings);
@@ -89,22 +147,17 @@ std::string fit_text(const TrainingPlan& plan, const PlanSettings& settings) {
     if (!words.empty()) text += " (" + words + ")";
     return text + "\n";
   }
-  std::string text = "nothing fits: " + bytes_text(plan.missing) + " are missing\n";
-  if (plan.smaller_batch)
-    text += "it would fit with --batch_size " + std::to_string(*plan.smaller_batch) + "\n";
-  if (plan.more_processes)
-    text += "it would fit with --num_processes " + std::to_string(*plan.more_processes) + "\n";
-  if (!plan.smaller_batch && !plan.more_processes)
-    text += "neither smaller batches nor more processes help\n";
-  return text;
+  return missing_text(plan, settings);
 }
 
 }  // namespace
 
 std::string plan_table(const TrainingPlan& plan, const PlanSettings& settings) {
   std::vector<Cells> rows = {
-      {"strategy", "weights", "gradients", "optimizer", "activations", "shared", "peak"}};
-  if (plan.limit) rows.front().emplace_back("fits");
+      {"strategy", "weights", "gradients", "optimizer", "activations", "shared", "peak", "step"}};
+  const bool has_disk = plan.disk_free.has_value();
+  if (has_disk) rows.front().emplace_back("disk");
+  if (plan.limit || has_disk) rows.front().emplace_back("fits");
   for (const StrategyRow& row : plan.strategies) {
     const PlannedMemory& memory = row.memory;
     rows.push_back({name_of(settings, row),
@@ -113,8 +166,10 @@ std::string plan_table(const TrainingPlan& plan, const PlanSettings& settings) {
                     bytes_text(memory.optimizer),
                     bytes_text(memory.activations),
                     bytes_text(memory.communication),
-                    bytes_text(memory.peak)});
-    if (plan.limit) rows.back().emplace_back(row.fits ? "yes" : "no");
+                    bytes_text(memory.peak),
+                    seconds_text(row.seconds)});
+    if (has_disk) rows.back().emplace_back(bytes_text(memory.disk));
+    if (plan.limit || has_disk) rows.back().emplace_back(row.fits ? "yes" : "no");
   }
   std::string text = std::to_string(plan.num_parameters) + " parameters, batches of " +
                      std::to_string(settings.batch_size) + ", " +
@@ -133,12 +188,20 @@ std::string plan_json(const TrainingPlan& plan, const PlanSettings& settings) {
                                      {"num_machines", settings.num_machines},
                                      {"batch_size", settings.batch_size},
                                      {"memory", nullptr},
+                                     {"disk_free", nullptr},
+                                     {"rates",
+                                      {{"flops", plan.rates.flops},
+                                       {"memory_bytes", plan.rates.memory_bytes},
+                                       {"network_bytes", plan.rates.network_bytes},
+                                       {"disk_bytes", plan.rates.disk_bytes}}},
                                      {"strategies", nlohmann::ordered_json::array()}};
   if (plan.limit) document["memory"] = *plan.limit;
+  if (plan.disk_free) document["disk_free"] = *plan.disk_free;
   for (const StrategyRow& row : plan.strategies) {
     const PlannedMemory& memory = row.memory;
     nlohmann::ordered_json entry = {{"strategy", to_string(row.strategy)},
                                     {"recomputation", recompute_text(row.recomputation)},
+                                    {"optimizer_on_disk", row.optimizer_on_disk},
                                     {"extra_flops", row.extra_flops},
                                     {"parameters", memory.parameters},
                                     {"whole", memory.whole},
@@ -147,23 +210,31 @@ std::string plan_json(const TrainingPlan& plan, const PlanSettings& settings) {
                                     {"activations", memory.activations},
                                     {"communication", memory.communication},
                                     {"peak", memory.peak},
+                                    {"disk", memory.disk},
                                     {"moved_bytes", row.moved_bytes},
+                                    {"seconds", row.seconds},
                                     {"fits", nullptr}};
-    if (plan.limit) entry["fits"] = row.fits;
+    if (plan.limit || plan.disk_free) entry["fits"] = row.fits;
     document["strategies"].push_back(std::move(entry));
   }
   if (settings.fit) {
     nlohmann::ordered_json fit = {{"strategy", nullptr},
                                   {"recomputation", nullptr},
+                                  {"layers", nullptr},
+                                  {"optimizer_on_disk", nullptr},
                                   {"missing", plan.missing},
                                   {"batch_size", nullptr},
-                                  {"num_processes", nullptr}};
+                                  {"num_processes", nullptr},
+                                  {"disk", nullptr}};
     if (plan.chosen) {
       fit["strategy"] = to_string(plan.chosen->strategy);
       fit["recomputation"] = recompute_text(plan.chosen->recomputation);
+      if (!plan.chosen->layers.empty()) fit["layers"] = plan.chosen->layers;
+      fit["optimizer_on_disk"] = plan.chosen->optimizer_on_disk;
     }
     if (plan.smaller_batch) fit["batch_size"] = *plan.smaller_batch;
     if (plan.more_processes) fit["num_processes"] = *plan.more_processes;
+    if (plan.on_disk) fit["disk"] = plan.on_disk->node_disk;
     document["fit"] = std::move(fit);
   }
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

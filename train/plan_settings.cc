@@ -22,6 +22,14 @@ void add_flags(CLI::App& app, PlanSettings& settings) {
   app.add_option("--fsdp_transformer_layer_cls_to_wrap",
                  settings.layer_class,
                  "a class of layers: plans computing them again, too");
+  app.add_option("--offload_optimizer_nvme_path",
+                 settings.optimizer_folder,
+                 "a folder: plans the optimizer's state on its disk, too")
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--network_rate", settings.network_rate, "bytes a second between machines")
+      ->capture_default_str();
+  app.add_option("--disk_rate", settings.disk_rate, "bytes a second of that folder, each way")
+      ->capture_default_str();
   app.add_option("--batch_size", settings.batch_size, "samples a batch and process")
       ->check(CLI::Range(1, kMany))
       ->capture_default_str();

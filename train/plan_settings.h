@@ -20,9 +20,14 @@ struct PlanSettings {
   int num_machines = 1;
   std::string memory;       // that one process may take, as "16GiB"; empty: any
   std::string layer_class;  // whose activations may be computed again; empty: none
+  std::string
+      optimizer_folder;  // where the optimizer's state may lie, on a disk; empty: in memory alone
   std::string mixed_precision = "no";
   std::string optimizer = "adamw";
   int gradient_accumulation_steps = 1;
+  std::string network_rate = "1.25GB";  // bytes a second to other machines
+  std::string disk_rate =
+      "1GB";  // bytes a second that the disk of optimizer_folder reads while it writes as many
   bool fit = false;
   bool json = false;
 };
