@@ -117,8 +117,8 @@ PrecisionSettings precision_settings(const AcceleratorOptions& options,
   return settings;
 }
 
-// Read whatever becomes of it: a mistake shows on one node, too. Requires: every rank calls it.
-// The units of a wrap policy, but for what is in no wrapped module.
+}  // namespace
+
 recompute::UnitOfParameter recomputed_units(const torch::nn::Module& module,
                                             const sharding::FsdpSettings& settings) {
   recompute::UnitOfParameter units;
@@ -132,6 +132,8 @@ std::optional<KeptOperators> kept_operators(const sharding::FsdpSettings& settin
   return KeptOperators::compute_intensive();
 }
 
+namespace {
+
 // LibTorch differentiates whole blocks of a script, whose tensors no operator saves.
 void refuse_recomputed_script(const torch::nn::Module& module) {
   if (module.as<ScriptModuleImpl>() == nullptr) return;
@@ -141,6 +143,7 @@ void refuse_recomputed_script(const torch::nn::Module& module) {
               "leave the option out, or export the model with torch.export (ExportedModel)");
 }
 
+// Read whatever becomes of it: a mistake shows on one node, too. Requires: every rank calls it.
 bool has_page_budget(const sharding::FsdpSettings& settings, ProcessGroup* group) {
   bool has_budget = false;
   const auto read = [&] {

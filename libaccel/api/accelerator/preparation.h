@@ -39,6 +39,11 @@ namespace accel::detail {
 // As the options, and where they leave it out the environment, say. Throws kInvalidArgument, kEnvInvalid.
 [[nodiscard]] GradientAccumulationPlugin accumulation_plugin(const AcceleratorOptions& options);
 
+// Of activation_checkpointing: the units of the wrap policy, but for what is in no wrapped module; and what they keep.
+[[nodiscard]] recompute::UnitOfParameter recomputed_units(const torch::nn::Module& module,
+                                                          const sharding::FsdpSettings& settings);
+[[nodiscard]] std::optional<KeptOperators> kept_operators(const sharding::FsdpSettings& settings);
+
 class Preparation {
  public:
   // Joins the other ranks. Throws what AcceleratorState throws, kInvalidArgument and kEnvInvalid for options.

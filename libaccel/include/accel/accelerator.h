@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,7 @@ struct IValue;
 namespace accel {
 
 class Profiler;
+struct RunPlan;
 namespace detail {
 class FsdpFiles;
 }
@@ -229,6 +231,24 @@ class ACCEL_EXPORT Accelerator {
   requires(sizeof...(Objects) > 0) void free_memory(Objects&... objects) {
     free_memory();
     release_memory(objects...);
+  }
+
+  // --- planning (accel/plan.h, which a program that calls these includes)
+
+  // What a step takes with these options, before it runs and without memory for it: the number of processes and machines, the
+  // strategy, mixed precision, accumulation, activation_checkpointing and the optimizer on disk are those of this Accelerator.
+  // forward: that of one batch on the model itself, which returns the loss; the backward is the Accelerator's. The model may be
+  // without memory (accel/big_model.h). Each rank may call it alone: no collective. Throws as StepPlan; kUnsupported for a model
+  // that was prepared for several ranks, on a device, and for a mixed_precision_policy and step_in_backward.
+  [[nodiscard]] RunPlan plan(torch::nn::Module& model,
+                             torch::optim::Optimizer* optimizer,
+                             const std::function<at::Tensor()>& forward) const;
+  // The same of a model that is prepared, whose forward calls it: plan(model, optimizer, [&] { return loss_of(model(x)); }).
+  template <typename Handle, typename Plan = RunPlan>
+  [[nodiscard]] Plan plan(const Prepared<Handle>& model,
+                          const AcceleratedOptimizer& optimizer,
+                          const std::function<at::Tensor()>& forward) const {
+    return plan(*detail::module_of(model.unwrap()), &optimizer.optimizer(), forward);
   }
 
   // --- the training step
