@@ -199,10 +199,33 @@ const at::Tensor& BoundGraph::stored(const std::string& name) const {
   return is_constant ? found->constant : places_.at(name).tensor();
 }
 
-void BoundGraph::add_hook(const std::shared_ptr<const HookedModule>& module,
+void BoundGraph::set_hook(const ModuleCalls& calls,
+                          const std::shared_ptr<const HookedModule>& module,
                           const std::shared_ptr<ModelHook>& hook) {
-  for (const NodeRange& range : calls_of_module(graph_.graph, module->path))
-    hooked_.add(program_, range, values_into(range.begin, range.end), module, hook);
+  std::vector<HookedCall> hooked;
+  for (const NodeRange& range : calls.ranges) {
+    HookedCall call{.range = range,
+                    .inputs = values_into(range.begin, range.end),
+                    .outputs = module->path.empty()
+                                   ? user_outputs()
+                                   : program_.values_out_of(range.begin, range.end),
+                    .module = module,
+                    .hook = hook};
+    for (const std::size_t id : call.inputs)
+      call.is_used_later.push_back(program_.is_used_from(static_cast<ValueId>(id), range.end));
+    hooked.push_back(std::move(call));
+  }
+  hooked_.set(std::move(hooked), module->path);
+}
+
+std::vector<std::size_t> BoundGraph::user_outputs() const {
+  std::vector<std::size_t> values;
+  for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const auto* const value = std::get_if<ValueArgument>(&graph_.graph.outputs[i]);
+    const bool is_new = value != nullptr && std::ranges::find(values, value->id) == values.end();
+    if (is_new && graph_.outputs[i].kind == OutputSpec::Kind::kUser) values.push_back(value->id);
+  }
+  return values;
 }
 
 std::vector<std::size_t> BoundGraph::values_into(std::size_t begin, std::size_t end) const {

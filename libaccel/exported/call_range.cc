@@ -38,13 +38,23 @@ NodeRange range_of_call(const Graph& graph, const std::string& call_path) {
   return ranges.begin()->second;
 }
 
-std::vector<NodeRange> calls_of_module(const Graph& graph, const std::string& path) {
-  if (path.empty()) return {{.begin = 0, .end = graph.nodes.size()}};
-  std::vector<NodeRange> calls;
+ModuleCalls calls_of_module(const Graph& graph, const std::string& path) {
+  ModuleCalls calls;
+  for (const Node& node : graph.nodes) {
+    const auto call = std::ranges::find(
+        node.calls, path, [](const ModuleCall& one) { return module_path(one.path); });
+    if (call == node.calls.end()) continue;
+    calls.class_name = call->class_name;
+    break;
+  }
+  if (path.empty()) {
+    calls.ranges.push_back({.begin = 0, .end = graph.nodes.size()});
+    return calls;
+  }
   for (const auto& [call, range] :
        call_ranges(graph, [&](const std::string& call) { return module_path(call) == path; }))
-    calls.push_back(range);
-  std::ranges::sort(calls, {}, &NodeRange::begin);
+    calls.ranges.push_back(range);
+  std::ranges::sort(calls.ranges, {}, &NodeRange::begin);
   return calls;
 }
 

@@ -3,10 +3,12 @@
 // Calls may lie within each other, as modules do. Where several begin at one node the outer one begins first; where several end
 // there, it ends last.
 //
-// Threads:  run() may be called by many at once; all else alone.
+// Threads:  run() may be called by many at once, and a hook may change the calls: a run goes on with those that it began with. All
+//           else alone.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,32 +19,34 @@
 
 namespace accel::exported {
 
+struct HookedCall {
+  NodeRange range;
+  std::vector<std::size_t> inputs;  // values
+  std::vector<std::size_t> outputs;
+  std::vector<bool> is_used_later;  // of inputs
+  std::shared_ptr<const HookedModule> module;
+  std::shared_ptr<ModelHook> hook;
+};
+
 class HookedCalls {
  public:
-  // inputs: the values that the call takes. The program has to outlive this.
-  void add(const Program& program,
-           const NodeRange& range,
-           std::vector<std::size_t> inputs,
-           const std::shared_ptr<const HookedModule>& module,
-           const std::shared_ptr<ModelHook>& hook);
-  void clear() noexcept { calls_.clear(); }
-  [[nodiscard]] bool empty() const noexcept { return calls_.empty(); }
+  // Throws kUnsupported for a call that begins within one of another module and ends behind it.
+  void refuse_overlap(const std::vector<NodeRange>& calls, const std::string& path) const;
+  // Calls of one module, in place of its calls so far.
+  void set(std::vector<HookedCall> calls, const std::string& path);
+  void drop(const std::function<bool(const std::string& path)>& is_dropped);
+  [[nodiscard]] bool empty() const noexcept { return calls_ == nullptr || calls_->empty(); }
 
   // A range of nodes, with the hooks of those calls that lie wholly in it.
   void run(const Program& program, Frame& frame, std::size_t begin, std::size_t end) const;
 
  private:
-  struct Call {
-    NodeRange range;
-    std::vector<std::size_t> inputs;
-    std::vector<std::size_t> outputs;
-    std::vector<bool> is_used_later;  // of inputs
-    std::shared_ptr<const HookedModule> module;
-    std::shared_ptr<ModelHook> hook;
-  };
   class Run;
+  using Calls = std::vector<HookedCall>;  // by their begins, outer ones first
+  [[nodiscard]] Calls calls_except(
+      const std::function<bool(const std::string& path)>& is_left_out) const;
 
-  std::vector<Call> calls_;  // by their begins, outer ones first
+  std::shared_ptr<const Calls> calls_;  // nullptr: none
 };
 
 }  // namespace accel::exported

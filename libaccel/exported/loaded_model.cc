@@ -50,6 +50,28 @@ std::filesystem::path weights_beside(const std::filesystem::path& archive,
   return std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
 }
 
+// nullptr: the module has no tensors.
+torch::nn::Module* submodule_at(torch::nn::Module& root, const std::string& path) {
+  torch::nn::Module* module = &root;
+  for (std::size_t begin = 0; begin < path.size() && module != nullptr;) {
+    const std::size_t end = std::min(path.find('.', begin), path.size());
+    const auto children = module->named_children();
+    const auto* const child = children.find(path.substr(begin, end - begin));
+    module = child == nullptr ? nullptr : child->get();
+    begin = end + 1;
+  }
+  return module;
+}
+
+Error no_module_to_hook(const std::string& path) {
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "the graphs of the exported model do not call a module '" + printable(path) + "'",
+      "name a module as named_modules() does, without \"@\" and the number of a call; what "
+      "Python runs within torch.no_grad(), torch.autocast() or torch.cond() cannot have a "
+      "hook");
+}
+
 }  // namespace
 
 LoadedModel::LoadedModel(const std::filesystem::path& path, const ExportedModelOptions& options)
@@ -137,7 +159,7 @@ void LoadedModel::load_code(const Archive& archive, const ExportedModelOptions& 
 
 std::string LoadedModel::why_not_compiled(bool is_training) const {
   const BoundGraph& used = graph(is_training);
-  if (used.code() != nullptr && !hooks_.empty()) return "a submodule has a hook";
+  if (used.code() != nullptr && used.has_hooks()) return "a submodule has a hook";
   if (used.code() != nullptr) return used.code()->fault();
   return &used == evaluation_.get() ? no_evaluation_code_ : no_training_code_;
 }
@@ -182,32 +204,6 @@ bool LoadedModel::is_persistent_buffer(const std::string& name) const {
   });
 }
 
-HookedModule LoadedModel::hooked_module(torch::nn::Module& root, const std::string& path) const {
-  HookedModule hooked{.path = path, .module = &root};
-  for (const BoundGraph* graph : {training_.get(), evaluation_.get()}) {
-    if (graph == nullptr) continue;
-    const ClassNames classes = class_names(graph->source().graph);
-    if (const auto found = classes.find(path); found != classes.end())
-      hooked.class_name = found->second;
-  }
-  for (std::size_t begin = 0; begin < path.size() && hooked.module != nullptr;) {
-    const std::size_t end = std::min(path.find('.', begin), path.size());
-    const auto children = hooked.module->named_children();
-    const auto* const child = children.find(path.substr(begin, end - begin));
-    hooked.module = child == nullptr ? nullptr : child->get();
-    begin = end + 1;
-  }
-  return hooked;
-}
-
-void LoadedModel::bind_hooks() {
-  for (const auto& graph : {training_.get(), evaluation_.get()}) {
-    if (graph == nullptr) continue;
-    graph->clear_hooks();
-    for (const auto& [path, hooked] : hooks_) graph->add_hook(hooked.module, hooked.hook);
-  }
-}
-
 void LoadedModel::add_hook(torch::nn::Module& root,
                            const std::string& path,
                            std::shared_ptr<ModelHook> hook,
@@ -216,40 +212,41 @@ void LoadedModel::add_hook(torch::nn::Module& root,
     throw Error(ErrorCode::kUnsupported,
                 printable(source()) + " has to run machine code, in which no hook can be called",
                 "load it with CompiledUse::kWherePossible or kNever");
-  const bool is_called =
-      !calls_of_module(training_->source().graph, path).empty() ||
-      (evaluation_ && !calls_of_module(evaluation_->source().graph, path).empty());
-  if (!is_called) (void)range_of_call(training_->source().graph, path);
-  auto module = std::make_shared<const HookedModule>(hooked_module(root, path));
-  hook->init_hook(*module);
-  std::shared_ptr<ModelHook> replaced;
-  if (const auto old = hooks_.find(path); old != hooks_.end()) {
-    if (append) {
-      hook = std::make_shared<SequentialHook>(
-          std::vector<std::shared_ptr<ModelHook>>{old->second.hook, std::move(hook)});
-    } else {
-      replaced = old->second.hook;
-    }
+  std::vector<std::pair<BoundGraph*, ModuleCalls>> graphs;
+  HookedModule hooked{.path = path, .module = submodule_at(root, path)};
+  for (BoundGraph* const graph : {training_.get(), evaluation_.get()}) {
+    if (graph == nullptr) continue;
+    ModuleCalls calls = calls_of_module(graph->source().graph, path);
+    if (calls.ranges.empty()) continue;
+    graph->check_hook(calls, path);
+    hooked.class_name = calls.class_name;
+    graphs.emplace_back(graph, std::move(calls));
   }
-  hooks_.insert_or_assign(path, Hooked{module, std::move(hook)});
-  bind_hooks();
-  if (replaced != nullptr) replaced->detach_hook(*module);
+  if (graphs.empty()) throw no_module_to_hook(path);
+  const auto module = std::make_shared<const HookedModule>(std::move(hooked));
+  hook->init_hook(*module);
+  Hooked& current = hooks_[path];
+  const std::shared_ptr<ModelHook> old = current.hook;
+  current = {module,
+             old != nullptr && append ? std::make_shared<SequentialHook>(
+                                            std::vector<std::shared_ptr<ModelHook>>{old, hook})
+                                      : hook};
+  for (const auto& [graph, calls] : graphs) graph->set_hook(calls, module, current.hook);
+  if (old != nullptr && old != hook && !append) old->detach_hook(*module);
 }
 
 void LoadedModel::remove_hooks(const std::string& path, bool recurse) {
-  const auto is_within = [&](const std::string& other) {
-    return other == path || (recurse && (path.empty() || other.starts_with(path + '.')));
-  };
-  for (auto entry = hooks_.begin(); entry != hooks_.end();) {
-    if (!is_within(entry->first)) {
-      ++entry;
-      continue;
-    }
-    const Hooked removed = std::move(entry->second);
-    entry = hooks_.erase(entry);
-    bind_hooks();
-    removed.hook->detach_hook(*removed.module);
+  std::map<std::string, Hooked> removed;
+  for (const auto& entry : hooks_) {
+    const std::string& other = entry.first;
+    if (other == path || (recurse && (path.empty() || other.starts_with(path + '.'))))
+      removed.insert(entry);
   }
+  for (const auto& entry : removed) hooks_.erase(entry.first);
+  for (BoundGraph* const graph : {training_.get(), evaluation_.get()})
+    if (graph != nullptr && !removed.empty())
+      graph->drop_hooks([&](const std::string& other) { return removed.contains(other); });
+  for (const auto& [other, hooked] : removed) hooked.hook->detach_hook(*hooked.module);
 }
 
 bool LoadedModel::starts_in_training() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,10 +36,16 @@ class BoundGraph {
   void use_code(const CompiledPackage& package, CompiledUse use);
   // nullptr: none.
   [[nodiscard]] const CompiledGraph* code() const noexcept { return code_.get(); }
-  // Has the hook run in all calls of its module.
-  void add_hook(const std::shared_ptr<const HookedModule>& module,
+  // Has the hook run in all calls of its module, in place of another one. Throws kUnsupported (hooked_calls.h).
+  void check_hook(const ModuleCalls& calls, const std::string& path) const {
+    hooked_.refuse_overlap(calls.ranges, path);
+  }
+  void set_hook(const ModuleCalls& calls,
+                const std::shared_ptr<const HookedModule>& module,
                 const std::shared_ptr<ModelHook>& hook);
-  void clear_hooks() noexcept { hooked_.clear(); }
+  void drop_hooks(const std::function<bool(const std::string& path)>& is_dropped) {
+    hooked_.drop(is_dropped);
+  }
   [[nodiscard]] bool has_hooks() const noexcept { return !hooked_.empty(); }
   // Constants are no part of the module: they follow it when it moves.
   void move_constants(const at::TensorOptions& options, bool non_blocking);
@@ -86,6 +93,8 @@ class BoundGraph {
   void check(const std::vector<c10::IValue>& inputs) const;
   void load_tensors(Frame& frame, const TensorsByName& instead = {}) const;
   void run_nodes(Frame& frame, std::size_t begin, std::size_t end) const;
+  // What the graph returns to its caller, each once.
+  [[nodiscard]] std::vector<std::size_t> user_outputs() const;
   // instead: tensors that take the place of the module's, by name.
   [[nodiscard]] ExportedOutputs interpret(std::vector<c10::IValue> inputs,
                                           const TensorsByName& instead = {}) const;
@@ -143,8 +152,6 @@ class LoadedModel {
     std::shared_ptr<ModelHook> hook;
   };
   [[nodiscard]] std::string source() const { return path_.filename().string(); }
-  [[nodiscard]] HookedModule hooked_module(torch::nn::Module& root, const std::string& path) const;
-  void bind_hooks();
   void load_tensors(const Archive& archive, const ExportedModelOptions& options);
   void load_code(const Archive& archive, const ExportedModelOptions& options);
   [[nodiscard]] std::string load_code_of(BoundGraph& graph,

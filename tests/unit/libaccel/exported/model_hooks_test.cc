@@ -164,21 +164,103 @@ TEST(ModelHook, RunsWithinThatOfTheSubmoduleAround) {
                           "post "));
 }
 
-TEST(ModelHook, RunsInEachCallOfAModuleThatIsCalledSeveralTimes) {
-  const test::ScratchFolder folder;
+// The blocks are one module that is called twice.
+ExportedModel called_twice(const test::ScratchFolder& folder) {
   ExportedArchive archive("blocks");
   for (auto& node : archive.nodes()) {
     auto stack = node["metadata"].value("nn_module_stack", std::string());
     stack = std::regex_replace(stack, std::regex(R"(blocks\.1(\.\w+)?)"), "blocks.0$1@1");
     if (!stack.empty()) node["metadata"]["nn_module_stack"] = stack;
   }
-  ExportedModel net = evaluated(archive.write(folder.file("twice.pt2")));
+  return evaluated(archive.write(folder.file("twice.pt2")));
+}
+
+TEST(ModelHook, RunsInEachCallOfAModuleThatIsCalledSeveralTimes) {
+  const test::ScratchFolder folder;
+  ExportedModel net = called_twice(folder);
   Events events;
   add_hook_to_module(*net, "blocks.0", std::make_shared<Recorder>(&events));
   events.clear();
   static_cast<void>(net(ids(), ids()));
   EXPECT_THAT(events,
               ElementsAre("pre blocks.0", "post blocks.0", "pre blocks.0", "post blocks.0"));
+  EXPECT_EQ(error_of([&] {
+              add_hook_to_module(*net, "blocks.0@1", std::make_shared<Recorder>());
+            }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(ModelHook, MayRemoveItself) {
+  ExportedModel net = evaluated(exported_model("blocks"));
+  Events events;
+  auto hook = std::make_shared<Recorder>(&events);
+  hook->after = [&](HookValues& values) {
+    remove_hook_from_module(*net, "blocks.0");
+    doubled(values);
+  };
+  add_hook_to_module(*net, "blocks.0", std::move(hook));
+  add_hook_to_module(*net, "blocks.1", std::make_shared<Recorder>(&events));
+  events.clear();
+  const at::Tensor changed = net(ids(), ids())["logits"];
+  EXPECT_THAT(
+      events,
+      ElementsAre(
+          "pre blocks.0", "post blocks.0", "detach blocks.0", "pre blocks.1", "post blocks.1"));
+  events.clear();
+  EXPECT_FALSE(test::same_tensor(net(ids(), ids())["logits"], changed));
+  EXPECT_THAT(events, ElementsAre("pre blocks.1", "post blocks.1"));
+}
+
+TEST(ModelHook, HasTheOutputsOfTheWholeModelInTheirOrder) {
+  ExportedModel net = evaluated(exported_model("blocks"));
+  const auto hook = std::make_shared<Recorder>();
+  add_hook_to_module(*net, "", hook);
+  const ExportedOutputs outputs = net(ids(), ids());
+  ASSERT_EQ(hook->outputs.values.size(), outputs.tensors.size());
+  for (std::size_t i = 0; i < outputs.tensors.size(); ++i)
+    EXPECT_THAT(hook->outputs.values[i].toTensor(), SameTensor(outputs.tensors[i]));
+}
+
+TEST(ModelHook, ThatIsAddedAnewToItsModuleStays) {
+  ExportedModel net = evaluated(exported_model("blocks"));
+  Events events;
+  const auto hook = std::make_shared<Recorder>(&events);
+  add_hook_to_module(*net, "blocks.0", hook);
+  add_hook_to_module(*net, "blocks.0", hook);
+  EXPECT_THAT(events, ElementsAre("init blocks.0", "init blocks.0"));
+}
+
+TEST(ModelHook, RunsWithoutAutogradWithinASubmoduleThatWantsNone) {
+  ExportedModel net = evaluated(exported_model("blocks"));
+  const auto around = std::make_shared<Recorder>();
+  around->is_without_grad = true;
+  const auto within = std::make_shared<Recorder>();
+  const at::Tensor factor = at::ones({1}).requires_grad_();
+  within->after = [&](HookValues& values) {
+    values.values[0] = values.values[0].toTensor() * factor;
+  };
+  add_hook_to_module(*net, "blocks.0", around);
+  add_hook_to_module(*net, "blocks.0.drop", within);
+  net(ids(), ids())["loss"].backward();
+  EXPECT_FALSE(factor.grad().defined());
+}
+
+TEST(ModelHook, IsRefusedWhereTwoModulesRunAmongEachOther) {
+  const test::ScratchFolder folder;
+  ExportedArchive archive("blocks");
+  bool is_first = true;  // node of the second block, that now lies behind one of the first
+  for (auto& node : archive.nodes()) {
+    auto stack = node["metadata"].value("nn_module_stack", std::string());
+    if (stack.find("blocks.1.down") != std::string::npos && std::exchange(is_first, false))
+      node["metadata"]["nn_module_stack"] =
+          std::regex_replace(stack, std::regex(R"(blocks\.1)"), "blocks.0");
+  }
+  ExportedModel net = evaluated(archive.write(folder.file("among.pt2")));
+  add_hook_to_module(*net, "blocks.0", std::make_shared<Recorder>());
+  const Error refused =
+      error_of([&] { add_hook_to_module(*net, "blocks.1", std::make_shared<Recorder>()); });
+  EXPECT_EQ(refused.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.message(), HasSubstr("'blocks.1' among those of 'blocks.0'"));
 }
 
 TEST(ModelHook, LetsGradientsThroughWhatItChanges) {
