@@ -69,7 +69,8 @@ void refuse_irreproducible(const torch::nn::Module& module,
                            "leave ddp.comm_hook out");
   if (!fsdp) return;
   // Of several ranks each computes with parameters in 16 bits, and one alone has no shards and keeps fp32.
-  if (fsdp->strategy != ShardingStrategy::kNoShard && recipe.is_of_shards() && num_processes == 1)
+  if (fsdp->strategy != ShardingStrategy::kNoShard && recipe.is_of_shards() && num_processes == 1 &&
+      fsdp->parameter_folder.empty())
     refuse_in_reproducible(
         "a mixed_precision_policy on one process, which several have and one has not",
         "start two processes or more, or use mixed_precision in place of the policy");

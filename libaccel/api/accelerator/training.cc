@@ -163,7 +163,7 @@ bool Training::next_batch_syncs() {
                 {.call = JoinRoll::Call::kBatch, .most = static_cast<std::int64_t>(syncs)}) != 0;
   }
   gradient_state_.set_sync_gradients(syncs);
-  return syncs || (gradient_state_.sync_each_batch() && prepared_.state.use_distributed());
+  return syncs || (gradient_state_.sync_each_batch() && exchanges_gradients());
 }
 
 void Training::count_backward() {
@@ -239,10 +239,17 @@ at::Tensor Training::scaled(const at::Tensor& part) const {
   return scaler->scale(part);
 }
 
+// One process alone does with parameters on a disk, which are pieces of a model that is divided.
+bool Training::exchanges_gradients() const {
+  return prepared_.state.use_distributed() ||
+         std::ranges::any_of(prepared_.models,
+                             [](const auto& model) { return model->sync() != nullptr; });
+}
+
 void Training::differentiate(const at::Tensor& scaled_loss, const BackwardOptions& options) const {
   std::deque<GradientHooks> refusals;
   if (!has_autocast_) refusals = refuse_forwards_past(prepared_.models);
-  if (prepared_.state.use_distributed()) {
+  if (exchanges_gradients()) {
     run_on_all_ranks(scaled_loss, options);
   } else {
     scaled_loss.backward({}, options.retain_graph, options.create_graph);
@@ -284,7 +291,7 @@ void Training::lomo_backward(const at::Tensor& loss, double learning_rate) {
   refuse_step_in_backward();
   const AcceleratedOptimizer& prepared = backward_optimizer();
   auto& optimizer = dynamic_cast<BackwardOptimizer&>(prepared.optimizer());
-  const bool is_alone = !prepared_.state.use_distributed();
+  const bool is_alone = !exchanges_gradients();
   if (!is_alone && !gradient_state_.sync_gradients()) {
     throw Error(
         ErrorCode::kInvalidArgument,

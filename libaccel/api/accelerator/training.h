@@ -76,6 +76,7 @@ class Training final : public Stateful {
   void refuse_weight_without_end() const;
   // By the scaler, where there is one.
   [[nodiscard]] at::Tensor scaled(const at::Tensor& part) const;
+  [[nodiscard]] bool exchanges_gradients() const;
   void differentiate(const at::Tensor& scaled_loss, const BackwardOptions& options) const;
   // The one that steps in the backward. Throws kInvalidArgument unless there is one.
   [[nodiscard]] const AcceleratedOptimizer& backward_optimizer() const;

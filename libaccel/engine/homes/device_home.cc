@@ -18,6 +18,7 @@
 #include <accel/types.h>
 
 #include "libaccel/engine/homes/device_units.h"
+#include "libaccel/engine/homes/gated_home.h"
 #include "libaccel/engine/homes/page_budget.h"
 #include "libaccel/engine/homes/parameter_home.h"
 #include "libaccel/engine/process/agreement.h"
@@ -74,6 +75,7 @@ class DeviceHome final : public ParameterHome {
              std::shared_ptr<ProcessGroup> group,
              const DeviceUnitsOptions& options)
       : units_(std::move(units)),
+        group_(group),
         on_device_(std::make_shared<DeviceUnits>(units_, std::move(group), options)) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       c10::Storage storage(
@@ -109,18 +111,18 @@ class DeviceHome final : public ParameterHome {
 
   void before_write() override {
     on_device_->refuse_other_orders();
-    if (on_device_->give_all_back()) return;
-    throw Error(ErrorCode::kUnsupported,
-                "parameters are held on this rank, by with_params() or another thread, while they "
-                "are to be changed",
-                "let go of them before optimizer.step() and load_state()");
+    give_back_on_all_ranks([this] { return on_device_->give_all_back(); },
+                           *group_,
+                           "waiting for the ends of all backwards");
   }
+  void begin_evaluation() override { on_device_->begin_evaluation(); }
   void publish(std::span<const std::size_t>) override { on_device_->end_step(); }
   void begin_load() override {}
   void end_load() override {}
 
  private:
   std::vector<Unit> units_;
+  std::shared_ptr<ProcessGroup> group_;
   std::shared_ptr<DeviceUnits> on_device_;
   std::vector<at::Tensor> wholes_;  // without elements, in the storages of the units
 };

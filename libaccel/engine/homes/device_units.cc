@@ -80,7 +80,13 @@ void DeviceUnits::hold(std::size_t unit) {
   trace_.use(unit);
   bring_in(unit);
   pages_[unit].pins.fetch_add(1, std::memory_order_relaxed);
-  if (moves_on) fetch_ahead();
+  if (!moves_on) return;
+  try {
+    fetch_ahead();
+  } catch (...) {
+    let_go(unit);
+    throw;
+  }
 }
 
 void DeviceUnits::let_go(std::size_t unit) noexcept {
@@ -203,6 +209,12 @@ void DeviceUnits::end_step() {
   const std::lock_guard lock(mutex_);
   trace_.end_step();
   order_ = kNoUnits;
+}
+
+// The order that ranks compare goes on to the end of the step.
+void DeviceUnits::begin_evaluation() {
+  const std::lock_guard lock(mutex_);
+  trace_.end_step();
 }
 
 std::int64_t DeviceUnits::live_bytes() const {

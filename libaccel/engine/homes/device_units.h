@@ -69,6 +69,8 @@ class DeviceUnits {
   // Sends all away that nobody holds. False: somebody holds one.
   [[nodiscard]] bool give_all_back();
   void end_step();
+  // What is used from now on is what the next forward without a backward uses.
+  void begin_evaluation();
   // Throws kInvalidArgument, the same on all ranks, where they have not gathered the same units in the same order since end_step().
   // Cost: a message of 16 bytes on the host. Requires: every rank calls it.
   void refuse_other_orders();

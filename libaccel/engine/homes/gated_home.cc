@@ -1,6 +1,7 @@
 #include "libaccel/engine/homes/gated_home.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -62,7 +63,9 @@ at::Tensor GatedHome::own_shard(std::size_t unit) const {
 void GatedHome::before_write() {
   close_gate();
   try {
-    refuse_holders(pages_.give_all_back(), "waiting for the ends of all backwards");
+    give_back_on_all_ranks([this] { return pages_.give_all_back(); },
+                           *group_,
+                           "waiting for the ends of all backwards");
   } catch (...) {
     open_gate();
     throw;
@@ -80,16 +83,32 @@ void GatedHome::publish(std::span<const std::size_t> units) {
 }
 
 void GatedHome::begin_load() {
-  change_access(pager::GuardRange::Access::kReadWrite, [this](bool is_free) {
-    refuse_holders(is_free, "waiting for all ranks to begin to load");
-  });
+  close_gate();
+  try {
+    give_back_on_all_ranks([this] { return pages_.give_all_back(); },
+                           *group_,
+                           "waiting for all ranks to begin to load");
+  } catch (...) {
+    open_gate();
+    throw;
+  }
+  access_->access = pager::GuardRange::Access::kReadWrite;
+  access_->permit->give();
+  open_gate();
 }
 
-// By this rank alone: it may be on its way out of an error.
+// By this rank alone: it may be on its way out of an error. Whatever comes, nobody may write any more.
 void GatedHome::end_load() {
-  change_access(pager::GuardRange::Access::kRead, [](bool is_free) {
-    if (!is_free) throw parameters_in_use("this rank");
-  });
+  close_gate();
+  access_->access = pager::GuardRange::Access::kRead;
+  access_->permit->withdraw();
+  try {
+    if (!pages_.give_all_back()) throw parameters_in_use("this rank");
+  } catch (...) {
+    open_gate();
+    throw;
+  }
+  open_gate();
 }
 
 // What is fetched ahead ends first: it would be refused at the gate, and waited for by who gives units back.
@@ -103,30 +122,28 @@ void GatedHome::open_gate() noexcept {
   pages_.resume_prefetch();
 }
 
-// Waits for all ranks, as a barrier does. Throws the same on all when one still has parameters.
-void GatedHome::refuse_holders(bool is_free, const char* operation) {
-  at::Tensor holder = at::full({1}, is_free ? -1 : group_->rank(), at::kInt);
-  group_->all_reduce_(holder, Reduction::kMax, operation);
-  const int rank = holder.item<int>();
-  if (rank >= 0) throw parameters_in_use("rank " + std::to_string(rank));
-}
-
-void GatedHome::change_access(pager::GuardRange::Access access,
-                              const std::function<void(bool is_free)>& check) {
-  close_gate();
+// Waits for all ranks, as a barrier does. What one of them threw costs another message, in which it is told.
+void give_back_on_all_ranks(const std::function<bool()>& give_all_back,
+                            ProcessGroup& group,
+                            const char* operation) {
+  std::exception_ptr failure;
+  bool is_free = false;
   try {
-    check(pages_.give_all_back());
-  } catch (...) {
-    open_gate();
-    throw;
+    is_free = give_all_back();
+  } catch (const std::exception&) {
+    failure = std::current_exception();
   }
-  access_->access = access;
-  if (access == pager::GuardRange::Access::kReadWrite) {
-    access_->permit->give();
-  } else {
-    access_->permit->withdraw();
+  const int failed = group.size() + group.rank();
+  at::Tensor holder = at::full({1}, failure ? failed : is_free ? -1 : group.rank(), at::kInt);
+  group.all_reduce_(holder, Reduction::kMax, operation);
+  const int rank = holder.item<int>();
+  if (rank >= group.size()) {
+    const auto tell = [&] {
+      if (failure) std::rethrow_exception(failure);
+    };
+    jointly(tell, &group, operation);
   }
-  open_gate();
+  if (rank >= 0) throw parameters_in_use("rank " + std::to_string(rank));
 }
 
 std::uint64_t agreed_live_bytes(const PagingLimits& limits,

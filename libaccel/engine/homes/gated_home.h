@@ -61,9 +61,6 @@ class GatedHome : public ParameterHome {
  private:
   void close_gate();
   void open_gate() noexcept;
-  void refuse_holders(bool is_free, const char* operation);
-  void change_access(pager::GuardRange::Access access,
-                     const std::function<void(bool is_free)>& check);
 
   std::vector<Unit> units_;
   std::shared_ptr<PageAccess> access_;
@@ -71,6 +68,12 @@ class GatedHome : public ParameterHome {
   PagedHome pages_;
   std::vector<at::Tensor> writable_;
 };
+
+// Has every rank give its units back: give_all_back says whether nobody holds one. Throws, the same on all ranks, kUnsupported where one
+// is held, and what give_all_back throws on a rank. Requires: every rank calls it.
+void give_back_on_all_ranks(const std::function<bool()>& give_all_back,
+                            ProcessGroup& group,
+                            const char* operation);
 
 // The bytes of units that this rank has in memory at once. Throws, the same on all ranks, what live_bytes() throws. Budgets of ranks
 // may differ, their units do not. Requires: every rank calls it.

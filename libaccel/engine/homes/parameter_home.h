@@ -141,9 +141,9 @@ void place_parameters(const Unit& unit,
     const PagingLimits& limits,
     c10::Device device);
 
-// On the CPU the home of the first kind that these ranks can have and the strategy allows: shared, then paged (FULL_SHARD) or
-// On a disk where settings name a folder; else on the CPU the home of the first kind that these ranks can have and the strategy allows:
-// shared, then paged (FULL_SHARD) or private (SHARD_GRAD_OP); on another device (FULL_SHARD) that of devices, or private. Throws
+// On another device than the CPU that of devices (FULL_SHARD), or private. On the CPU, on a disk where settings name a folder; else the
+// home of the first kind that these ranks can have and the strategy allows: shared, then paged (FULL_SHARD) or private
+// (SHARD_GRAD_OP). Throws
 // kUnsupported, the same on all ranks, what make_disk_home() throws, and what ProcessGroup throws. Requires: every rank calls it.
 [[nodiscard]] std::unique_ptr<ParameterHome> make_home(
     const std::vector<Unit>& units,

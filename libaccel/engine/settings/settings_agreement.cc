@@ -50,6 +50,7 @@ std::string describe(const std::optional<FsdpSettings>& settings, const Precisio
        << "activation_checkpointing " << option_text(own.recomputes_activations) << '\n'
        << "recompute_granularity " << to_string(own.recompute_granularity) << '\n'
        << "offload_param " << (own.parameter_folder.empty() ? "in memory" : "on disk") << '\n'
+       << "offload_optimizer " << (own.optimizer_folder.empty() ? "in memory" : "on disk") << '\n'
        << "cpu_ram_efficient_loading " << option_text(own.cpu_ram_efficient_loading) << '\n'
        << "sync_module_states " << option_text(own.sync_module_states) << '\n'
        << "param_dtype " << option_text(recipe.parameter) << '\n'

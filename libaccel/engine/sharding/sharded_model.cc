@@ -44,6 +44,7 @@
 #include "libaccel/engine/sharding/device_limits.h"
 #include "libaccel/engine/sharding/undivided_state.h"
 #include "libaccel/engine/sharding/wrap_policy.h"
+#include "libaccel/interception/parameter_operators.h"
 #include "libaccel/interception/state_staging.h"
 
 namespace accel::sharding {
@@ -79,6 +80,19 @@ void refuse_several_devices(const std::vector<NamedParameter>& parameters, c10::
                     ", and another one on " + device.str() +
                     ": a model that is divided is on one device",
                 "move the module to one device, or leave device_placement out");
+  }
+}
+
+// Of a model that was divided over devices before: one rank alone cannot ask for what its parameters were.
+void refuse_divided_on_devices(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    const bool is_divided =
+        interception::owner_of(*parameter.tensor.unsafeGetTensorImpl()) != nullptr;
+    if (parameter.tensor.is_cpu() || !is_divided) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "the parameter " + parameter.name +
+                    " belongs to a model that was divided over GPUs before, by FULL_SHARD",
+                "make the model anew, and load its weights into it");
   }
 }
 
@@ -164,6 +178,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module,
     claim_.emplace(parameters_);
     refuse_sparse(parameters_);
     refuse_overlaps(parameters_, module);
+    refuse_divided_on_devices(parameters_);
     refuse_layouts(parameters_);
     if (!device) refuse_several_devices(parameters_, device_);
     refuse_on_device(device_, settings, *mesh_);
@@ -250,7 +265,7 @@ void ShardedModel::round_others(const torch::nn::Module& module,
     if (!recipe_.buffer || !buffer.defined()) continue;
     if (!at::isFloatingType(buffer.scalar_type())) continue;
     if (!seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
-    if (masters_) {
+    if (masters_ && !masters_->are_the_homes()) {
       masters_->round_buffer(buffer, *recipe_.buffer);
     } else {
       buffer.set_data(buffer.to(*recipe_.buffer));

@@ -10,12 +10,15 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <accel/checkpoint.h>
 #include <accel/error.h>
+#include <accel/lomo.h>
 #include <accel/memory_use.h>
 
 #include "libaccel/engine/pager/pager.h"
@@ -272,6 +275,30 @@ TEST_F(ParametersInAFolder, TrainWithoutALauncher) {
   disk.train(3);
   test::expect_same_tensors(disk.outcome(), memory.outcome());
   EXPECT_EQ(memory_use(*disk.model).parameters, 0);
+}
+
+TEST_F(ParametersInAFolder, AreTrainedByLomoOfOneProcess) {
+  const auto trained = [&](OnDisk what) {
+    Accelerator accelerator(options_of(what, folder_));
+    torch::nn::Sequential net = test::offloaded_net(kDeep);
+    auto [model, optimizer] = accelerator.prepare(
+        net, std::shared_ptr<torch::optim::Optimizer>(std::make_shared<Lomo>(net->parameters())));
+    const at::Tensor before = net->parameters().front().detach().clone();
+    set_seed(3);
+    std::vector<at::Tensor> results;
+    for (int batch = 0; batch < 3; ++batch) {
+      const at::Tensor loss = model(at::randn({4, kDeep.width})).square().mean();
+      accelerator.backward(loss, {.learning_rate = 0.1});
+      optimizer.step();
+      optimizer.zero_grad();
+      results.push_back(loss.detach());
+    }
+    for (const at::Tensor& parameter : net->parameters())
+      results.push_back(parameter.detach().clone());
+    EXPECT_FALSE(at::equal(before, net->parameters().front()));
+    return results;
+  };
+  test::expect_same_tensors(trained(OnDisk::kParameters), trained(OnDisk::kNothing));
 }
 
 // With step_in_backward the gradients on disk are those that are stepped.
