@@ -73,7 +73,7 @@ struct Way {
   bool clips = false;
   const char* policy = nullptr;
   bool by_tensor = false;
-  bool reduces_each = false;
+  bool is_fused = false;
 };
 
 void PrintTo(const Way& way, std::ostream* out) {
@@ -115,6 +115,7 @@ struct DividedRun {
     auto [prepared, stepped] = accelerator.prepare(net, optimizer);
     model.emplace(prepared);
     stepping.emplace(stepped);
+    if (way.is_fused) stepping->use_fused_kernels();
   }
 
   // What each rank sees is its own.
@@ -261,11 +262,13 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Parameters,
     DeviceSharding,
-    ::testing::Values(Way{"full_shard", Divided::kAll},
-                      Way{"full_shard_sgd", Divided::kAll, true, 2},
-                      Way{"full_shard_clipped", Divided::kAll, false, 1, true},
-                      Way{"full_shard_bf16", Divided::kAll, false, 1, false, "bf16"},
-                      Way{"full_shard_by_tensor", Divided::kAll, false, 1, false, nullptr, true}),
+    ::testing::Values(
+        Way{"full_shard", Divided::kAll},
+        Way{"full_shard_sgd", Divided::kAll, true, 2},
+        Way{"full_shard_clipped", Divided::kAll, false, 1, true},
+        Way{"full_shard_bf16", Divided::kAll, false, 1, false, "bf16"},
+        Way{"full_shard_by_tensor", Divided::kAll, false, 1, false, nullptr, true},
+        Way{"full_shard_fused", Divided::kAll, false, 1, false, nullptr, false, true}),
     way_name);
 
 // Weights after four steps, by names of kinds.
