@@ -1,9 +1,13 @@
 // Parts of a graph. A value is a weight when it is a parameter, or is made of parameters alone: a transposed one, one in another
-// dtype. A part begins at each node that uses a weight, so what a part reads of the disk is what one operator does.
+// dtype. A part begins at each node that uses a weight, so what a part reads of the disk is what one operator does. Where weights are
+// made of others, the part goes on to the next operator that uses a weight: what was made for one call is gone before it is made for
+// the next one.
 
 #include <algorithm>
-#include <cstdint>
+#include <cstddef>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -13,6 +17,7 @@
 
 #include "libaccel/exported/calls/written_buffers.h"
 #include "libaccel/exported/loaded_model.h"
+#include "runtime/printable.h"
 
 namespace accel {
 namespace {
@@ -47,12 +52,14 @@ std::vector<std::size_t> cuts_of(const ExportedGraph& graph) {
   for (const InputSpec& input : graph.inputs)
     if (input.kind == InputSpec::Kind::kParameter) weights.insert(input.id);
   std::vector<std::size_t> cuts = {0};
+  bool awaits_user = false;  // a weight has been made in this part
   for (std::size_t i = 0; i < graph.graph.nodes.size(); ++i) {
     const Node& node = graph.graph.nodes[i];
     const NodeOperands operands = weights_among(node, weights);
     if (operands.num_weights == 0) continue;
-    if (cuts.back() != i) cuts.push_back(i);
-    if (operands.num_others > 0) continue;
+    if (!awaits_user && cuts.back() != i) cuts.push_back(i);
+    awaits_user = operands.num_others == 0;
+    if (!awaits_user) continue;
     for (const exported::NodeOutput& output : node.outputs)
       weights.insert(output.ids.begin(), output.ids.end());
   }
@@ -60,13 +67,38 @@ std::vector<std::size_t> cuts_of(const ExportedGraph& graph) {
   return cuts;
 }
 
-void check_states(const std::vector<ExportedCall>& calls, bool writes) {
-  std::set<const ExportedState*> states;
-  for (const ExportedCall& call : calls) {
-    if (states.insert(call.state).second || !writes) continue;
+constexpr const char* kHowToMakeStates =
+    "give each call a state of its own, as ExportedCalls::new_state() makes it";
+
+void check_has_all(const ExportedState& state, const std::vector<std::string>& written) {
+  for (const std::string& name : written) {
+    const auto found = state.find(name);
+    if (found != state.end() && found->second.defined()) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                "two calls of an exported model side by side write the same buffers",
-                "give each call a state of its own, as ExportedCalls::new_state() makes it");
+                "the state of a call of an exported model lacks the buffer " + printable(name) +
+                    ", which the graph writes",
+                kHowToMakeStates);
+  }
+}
+
+// own: what calls without a state write.
+void check_states(const std::vector<ExportedCall>& calls,
+                  const std::vector<std::string>& written,
+                  const ExportedState& own) {
+  std::map<const void*, std::size_t> writers;  // the call, by the memory
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const ExportedState& state = calls[i].state == nullptr ? own : *calls[i].state;
+    check_has_all(state, written);
+    for (const std::string& name : written) {
+      const at::Tensor& buffer = state.at(name);
+      const void* const memory = buffer.has_storage() ? buffer.storage().data() : nullptr;
+      if (memory == nullptr || writers.try_emplace(memory, i).first->second == i) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  "two calls of an exported model side by side write the same memory, the later "
+                  "one as " +
+                      printable(name),
+                  kHowToMakeStates);
+    }
   }
 }
 
@@ -78,10 +110,16 @@ ExportedCalls::ExportedCalls(const ExportedModelImpl& model)
   written_.assign(written.begin(), written.end());
 }
 
+ExportedState ExportedCalls::own_state() const {
+  ExportedState state;
+  for (const std::string& name : written_) state[name] = graph_->stored(name);
+  return state;
+}
+
 ExportedState ExportedCalls::new_state() const {
   const at::NoGradGuard no_grad;
-  ExportedState state;
-  for (const std::string& name : written_) state[name] = graph_->stored(name).clone();
+  ExportedState state = own_state();
+  for (auto& [name, buffer] : state) buffer = buffer.clone();
   return state;
 }
 
@@ -91,7 +129,7 @@ std::vector<ExportedOutputs> ExportedCalls::operator()(
     throw Error(ErrorCode::kUnsupported,
                 "calls of an exported model side by side run no hooks, and a submodule has one",
                 "remove it with remove_hook_from_submodules(), or call the model itself");
-  check_states(calls, !written_.empty());
+  check_states(calls, written_, own_state());
   const ExportedState none;
   const auto state_of = [&](const ExportedCall& call) -> const ExportedState& {
     return call.state == nullptr ? none : *call.state;

@@ -5,9 +5,10 @@
 //   auto second = calls.new_state();
 //   const auto outputs = calls({{accel::ExportedInputs{{"input_ids", a}}, &first}, {accel::ExportedInputs{{"input_ids", b}}, &second}});
 //
-// The graph is cut before each operator that takes a parameter. A part runs for one call after the other, then comes the next part. So
-// a weight on disk (accel/offload.h) is read once for all calls, and each call is the one that the model alone would have made: the
-// numbers are equal to the bit. Calls may have inputs of different sizes.
+// The graph is cut before each operator that takes a parameter; what is made of parameters alone is in one part with what takes it
+// first. A part runs for one call after the other, then comes the next part. So a weight on disk (accel/offload.h) is read once for all
+// calls, and each call is the one that the model alone would have made. The numbers are equal to the bit, but for a graph that draws
+// numbers, as dropout does in training: the calls draw from one generator in turn. Calls may have inputs of different sizes.
 //
 // A state has copies of the buffers that the graph writes, such as a static cache of keys and values. Calls that follow each other
 // share one. Machine code of `accel export --compile` is not used.
@@ -40,7 +41,7 @@ using ExportedState = std::map<std::string, at::Tensor>;
 struct ExportedCall {
   // By name, as ExportedModel takes them.
   ExportedInputs inputs;
-  // Takes the place of the model's own buffers of these names. nullptr: the model's.
+  // Takes the place of the model's own buffers of these names; has all that the graph writes. nullptr: the model's.
   ExportedState* state = nullptr;
 };
 
@@ -55,11 +56,13 @@ class ACCEL_EXPORT ExportedCalls {
   [[nodiscard]] const std::vector<std::string>& written_buffers() const noexcept {
     return written_;
   }
+  // They themselves, as calls without a state write them.
+  [[nodiscard]] ExportedState own_state() const;
   // Copies of them, as they are now.
   [[nodiscard]] ExportedState new_state() const;
 
-  // The outputs of each call. Errors  throws as ExportedModelImpl::forward(); kInvalidArgument: two calls write the same state;
-  // kUnsupported: a submodule has a hook (accel/model_hooks.h), which would see no whole call.
+  // The outputs of each call. Errors  throws as ExportedModelImpl::forward(); kInvalidArgument: a state lacks a buffer that the graph writes; two
+  // calls write the same memory; kUnsupported: a submodule has a hook (accel/model_hooks.h), which would see no whole call.
   [[nodiscard]] std::vector<ExportedOutputs> operator()(
       const std::vector<ExportedCall>& calls) const;
 

@@ -1,13 +1,16 @@
 // Calls of exported models side by side are the calls alone, to the bit, each with the buffers of its own sequence.
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,6 +33,8 @@ using test::SameTensor;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+thread_local std::vector<std::string>* t_order = nullptr;  // of operators
 
 ExportedModel in_evaluation(const std::string& name) {
   ExportedModel net(exported_model(name));
@@ -133,6 +138,7 @@ TEST(ExportedCalls, RefuseOneStateForTwoCallsAndInputsOfOtherSizes) {
   });
   EXPECT_EQ(twice.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(twice.message(), HasSubstr("two calls"));
+  EXPECT_THAT(twice.message(), HasSubstr("key_cache_0"));
   const Error shape = error_of([&] { (void)calls({{tokens(ids.slice(0, 0, 1), 0), &state}}); });
   EXPECT_EQ(shape.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(shape.message(), HasSubstr("input_ids"));
@@ -147,6 +153,71 @@ TEST(ExportedCalls, RefuseAModelWithHooks) {
   EXPECT_EQ(error_of([&] { (void)calls({{inputs}}); }).code(), ErrorCode::kUnsupported);
   remove_hook_from_submodules(*net);
   EXPECT_EQ(calls({{inputs}}).size(), 1u);
+}
+
+TEST(ExportedCalls, RefuseAStateThatLacksABufferWhichTheGraphWrites) {
+  const at::NoGradGuard no_grad;
+  ExportedModel net = in_evaluation("cached");
+  const at::Tensor before = net->named_buffers()["value_cache_0"].clone();
+  const ExportedCalls calls(*net);
+  const at::Tensor ids = at::zeros({2, 3}, at::kLong);
+  for (const at::Tensor& missing : {at::Tensor(), calls.new_state()["value_cache_0"]}) {
+    ExportedState state = calls.new_state();
+    if (missing.defined())
+      state.erase("value_cache_0");
+    else
+      state["value_cache_0"] = missing;
+    const Error error = error_of([&] { (void)calls({{tokens(ids, 0), &state}}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("lacks the buffer value_cache_0"));
+  }
+  EXPECT_THAT(net->named_buffers()["value_cache_0"], SameTensor(before));
+}
+
+TEST(ExportedCalls, RefuseStatesThatShareMemoryAmongThemOrWithTheModel) {
+  const at::NoGradGuard no_grad;
+  ExportedModel net = in_evaluation("cached");
+  const ExportedCalls calls(*net);
+  const at::Tensor ids = at::zeros({2, 3}, at::kLong);
+  ExportedState first = calls.new_state();
+  const at::Tensor before = first["key_cache_0"].clone();
+  ExportedState second = first;
+  ExportedState third = calls.new_state();
+  third["value_cache_0"] = first["value_cache_0"].slice(2, 1);
+  ExportedState own = calls.own_state();
+  for (const auto& [one, other] : std::vector<std::pair<ExportedState*, ExportedState*>>{
+           {&first, &second}, {&first, &third}, {&own, nullptr}, {nullptr, nullptr}}) {
+    const Error error = error_of([&] {
+      (void)calls({{tokens(ids, 0), one}, {tokens(ids, 0), other}});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), HasSubstr("write the same memory"));
+  }
+  EXPECT_THAT(first["key_cache_0"], SameTensor(before));
+}
+
+TEST(ExportedCalls, AWeightThatIsMadeOfAnotherIsUsedBeforeTheNextCallMakesIt) {
+  const at::NoGradGuard no_grad;
+  ExportedModel net = in_evaluation("casting");
+  const at::Tensor x = at::arange(8, at::kDouble).view({2, 4});
+  const at::Tensor y = x + 1;
+  const at::Tensor alone = net(x);
+  const ExportedCalls calls(*net);
+  std::vector<std::string> order;
+  const auto callback = at::addThreadLocalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        const std::string_view name = function.name();
+        if (name == "aten::to" || name == "aten::linear") t_order->emplace_back(name);
+        return nullptr;
+      }));
+  t_order = &order;
+  const auto found = calls({{ExportedInputs{{"x", x}}}, {ExportedInputs{{"x", y}}}});
+  at::removeCallback(callback);
+  EXPECT_THAT(found[0][0], SameTensor(alone));
+  std::vector<std::string> expected;
+  for (int operation = 0; operation < 4; ++operation)  // two for each call
+    expected.insert(expected.end(), {"aten::to", "aten::to", "aten::linear"});
+  EXPECT_EQ(order, expected);
 }
 
 }  // namespace

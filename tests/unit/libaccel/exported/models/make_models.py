@@ -119,6 +119,19 @@ class Counting(nn.Module):
         return self.line(x)
 
 
+class Casting(nn.Module):
+    """Computes in another dtype than that of its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        for line in (self.up, self.down):
+            x = F.linear(x, line.weight.double(), line.bias.double())
+        return x
+
+
 class Optional(nn.Module):
     def __init__(self):
         super().__init__()
@@ -268,8 +281,14 @@ def write_decoders():
     write("prefix", {"model": export(PrefixDecoder().eval(), {"input_ids": ids}, {"input_ids": {0: BATCH, 1: sequence}})})
 
 
+def write_casting():
+    torch.manual_seed(3)
+    write("casting", {"model": export(Casting(), {"x": torch.ones(2, 4, dtype=torch.float64)})})
+
+
 def main():
     write_decoders()
+    write_casting()
     torch.manual_seed(1)
     ids = torch.arange(12).view(3, 4)
     write("blocks", {"model": export(Blocks(), {"ids": ids, "labels": ids.clone()},
