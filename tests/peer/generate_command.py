@@ -38,14 +38,14 @@ def gpt2():
         vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2, eos_token_id=None, bos_token_id=None)).eval()
 
 
-def caching(net, rows):
+def caching(net, rows, places=PLACES):
     net.generation_config = transformers.GenerationConfig(
-        use_cache=True, cache_implementation="static", cache_config={"batch_size": rows, "max_cache_len": PLACES})
+        use_cache=True, cache_implementation="static", cache_config={"batch_size": rows, "max_cache_len": places})
     return net
 
 
-def one_token_at_a_time(net):
-    return convert_and_export_with_cache(caching(net, 1))
+def one_token_at_a_time(net, places=PLACES):
+    return convert_and_export_with_cache(caching(net, 1, places))
 
 
 def any_tokens(net, rows, strict=True):
@@ -82,13 +82,28 @@ def expected(net, **options):
     return rows
 
 
+# Each thread more has a stack that counts as memory.
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(model, *words, prompts, new):
+    return [str(ACCEL), "generate", str(model), "--max_new_tokens", str(new), *map(str, words),
+            *(word for prompt in prompts for word in ("--prompt_ids", ",".join(map(str, prompt))))]
+
+
+def peak_bytes(*words, **options):
+    """Of the memory of a run."""
+    with subprocess.Popen(command(*words, **options), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=ONE_THREAD) as run:
+        _, status, usage = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+    if run.returncode != 0:
+        raise AssertionError(f"accel generate ended with {run.returncode}")
+    return usage.ru_maxrss * 1024
+
+
 def generated(model, *words, prompts=PROMPTS, new=NEW, before=None):
-    command = [str(ACCEL), "generate", str(model), "--max_new_tokens", str(new), *map(str, words)]
-    for prompt in prompts:
-        command += ["--prompt_ids", ",".join(map(str, prompt))]
-    # Each thread more has a stack that counts as memory.
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, preexec_fn=before, check=False,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(command(model, *words, prompts=prompts, new=new), capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          preexec_fn=before, check=False, env=ONE_THREAD)
     if done.returncode != 0:
         raise AssertionError(f"accel generate ended with {done.returncode}: {done.stderr}")
     return [json.loads(f"[{line}]") for line in done.stdout.splitlines()]
@@ -159,6 +174,22 @@ class GenerateCommand(unittest.TestCase):
             self.assertEqual(generated(model), rows)
             self.assertEqual(generated(model, "--weights", folder / "model.safetensors", "--max_memory", "30KB"), rows)
 
+    def test_a_cache_has_no_more_places_than_the_model_has_learned_positions(self):
+        tiny = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 12}
+        learned = (transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=12),
+                   transformers.OPTConfig(**tiny, ffn_dim=16, word_embed_proj_dim=16))
+        rotary = (transformers.LlamaConfig(**tiny, intermediate_size=16),)
+        for config, is_learned in [*((config, True) for config in learned), *((config, False) for config in rotary)]:
+            folder = pathlib.Path(self.folder.name) / f"{config.model_type}-positions"
+            config.save_pretrained(folder)
+            for places in (12, 13):
+                done = subprocess.run([ACCEL, "export", f"hf:{folder}", "--random_weights", "--max_cache_len", str(places), "--python", sys.executable,
+                                       "-o", folder / "net.pt2"], capture_output=True, text=True, check=False)
+                with self.subTest(model=config.model_type, places=places):
+                    self.assertEqual(done.returncode == 0, places == 12 or not is_learned, done.stderr)
+                    if done.returncode != 0:
+                        self.assertIn("give --max_cache_len 12 at most", done.stderr)
+
     def test_a_model_that_predicts_no_next_token_has_no_cache(self):
         folder = pathlib.Path(self.folder.name) / "bert"
         transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16).save_pretrained(folder)
@@ -166,6 +197,15 @@ class GenerateCommand(unittest.TestCase):
                               capture_output=True, text=True, check=False)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("leave out --max_cache_len", done.stderr)
+
+    def test_caches_of_finished_prompts_are_freed_before_the_next_ones_are_made(self):
+        places = 1 << 16
+        cache = 2 * 2 * 32 * places * 4  # keys and values of two heads
+        net = llama(hidden_size=64, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=places)
+        model = pathlib.Path(self.folder.name) / "places.pt2"
+        torch.export.save(one_token_at_a_time(net, places), model)
+        once, twice = (peak_bytes(model, "--batch_size", 4, prompts=[[5]] * count, new=2) for count in (4, 8))
+        self.assertLess(twice - once, 2 * cache, f"a cache has {cache} bytes")
 
     def test_a_model_ten_times_the_memory_gives_the_tokens_of_the_resident_one(self):
         net = llama(hidden_size=1536, intermediate_size=6144, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4,

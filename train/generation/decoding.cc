@@ -22,9 +22,24 @@ const char* finish_name(Finish finish) {
     case Finish::kLength:
       return "length";
     case Finish::kFullCache:
+      return "cache";
+    case Finish::kError:
       break;
   }
-  return "cache";
+  return "error";
+}
+
+std::int64_t most_lanes(std::int64_t sequences, std::int64_t at_once, std::int64_t rows) {
+  const std::int64_t needed = sequences / rows + (sequences % rows == 0 ? 0 : 1);
+  return std::min(std::max<std::int64_t>(1, at_once / rows), needed);
+}
+
+std::int64_t bytes_for_weights(std::int64_t available,
+                               std::int64_t lanes,
+                               std::int64_t cache_bytes) {
+  const std::int64_t usable = available / 10 * 9;
+  if (cache_bytes > usable / lanes) return 0;
+  return usable - lanes * cache_bytes;
 }
 
 std::optional<Finish> StopRule::finish_of(const Sequence& sequence) const {
@@ -55,8 +70,8 @@ std::vector<PlannedCall> PassPlanner::next_of_lanes() {
   std::erase_if(lanes_, [&](const Lane& lane) {
     return std::ranges::none_of(lane.rows, [&](std::size_t row) { return is_growing(row); });
   });
-  const std::int64_t most_lanes = std::max<std::int64_t>(1, at_once_ / shape_.rows);
-  while (!waiting_.empty() && std::ssize(lanes_) < most_lanes) {
+  const std::int64_t most = most_lanes(std::ssize(sequences_), at_once_, shape_.rows);
+  while (!waiting_.empty() && std::ssize(lanes_) < most) {
     Lane& lane = lanes_.emplace_back();
     lane.number = next_lane_++;
     while (!waiting_.empty() && std::ssize(lane.rows) < shape_.rows) {

@@ -20,9 +20,9 @@
 
 namespace accel::train {
 
-enum class Finish { kEndToken, kLength, kFullCache };
+enum class Finish { kEndToken, kLength, kFullCache, kError };
 
-// "eos", "length", "cache".
+// "eos", "length", "cache", "error".
 [[nodiscard]] const char* finish_name(Finish finish);
 
 struct Sequence {
@@ -42,6 +42,16 @@ struct ModelShape {
   std::int64_t tokens = -1;  // of a row
   std::int64_t places = -1;  // of the cache
 };
+
+// How many lanes run together. sequences, at_once, rows: 1 or more. Pure.
+[[nodiscard]] std::int64_t most_lanes(std::int64_t sequences,
+                                      std::int64_t at_once,
+                                      std::int64_t rows);
+
+// Of the bytes that are available, those that weights may take beside a cache for each lane: a tenth is left to all else. Pure.
+[[nodiscard]] std::int64_t bytes_for_weights(std::int64_t available,
+                                             std::int64_t lanes,
+                                             std::int64_t cache_bytes);
 
 struct StopRule {
   std::int64_t max_new_tokens = 0;

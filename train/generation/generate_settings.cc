@@ -1,5 +1,6 @@
 #include "train/generation/generate_settings.h"
 
+#include <cmath>
 #include <limits>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +9,13 @@ namespace accel::train {
 namespace {
 
 constexpr std::int64_t kMostTokens = 1'000'000'000;
+
+// A range lets NaN through. The message; empty: none.
+std::string refuse_no_number(const std::string& text) {
+  double number = 0;
+  const bool is_finite = CLI::detail::lexical_cast(text, number) && std::isfinite(number);
+  return is_finite ? "" : text + " is no finite number";
+}
 
 void add_prompt_flags(CLI::App& app, GenerateSettings& settings) {
   const std::string group = "Prompts";
@@ -45,6 +53,7 @@ void add_token_flags(CLI::App& app, GenerateSettings& settings) {
       ->group(group);
   app.add_option("--temperature", settings.temperature, "scores are divided by it")
       ->check(CLI::Range(std::numeric_limits<double>::min(), kLargest))
+      ->check(refuse_no_number)
       ->group(group)
       ->capture_default_str();
   app.add_option("--top_k", settings.top_k, "draw among so many of the likeliest; 0: all")
@@ -53,6 +62,7 @@ void add_token_flags(CLI::App& app, GenerateSettings& settings) {
       ->capture_default_str();
   app.add_option("--top_p", settings.top_p, "then among the likeliest of this probability")
       ->check(CLI::Range(0.0, 1.0))
+      ->check(refuse_no_number)
       ->group(group)
       ->capture_default_str();
   app.add_option("--seed", settings.seed, "of the draws; the second prompt has the next one")

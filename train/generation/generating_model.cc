@@ -92,10 +92,10 @@ GeneratingModel::GeneratingModel(const GenerateSettings& settings)
   const bool has_cache = takes_position(net_);
   check_inputs(net_, has_cache);
   if (!has_cache) call_.emplace(net_->input_names(), true);
-  shape_ = shape_of(net_, calls_.new_state(), has_cache);
+  shape_ = shape_of(net_, calls_.own_state(), has_cache);
 }
 
-void GeneratingModel::load_weights(const GenerateSettings& settings) {
+void GeneratingModel::load_weights(const GenerateSettings& settings, std::int64_t num_sequences) {
   LoadAndDispatchOptions options{.device_map = "auto",
                                  .no_split_module_classes = settings.no_split_module_classes,
                                  .offload_folder = settings.offload_folder};
@@ -104,10 +104,9 @@ void GeneratingModel::load_weights(const GenerateSettings& settings) {
   if (!settings.max_memory.empty()) {
     limits["cpu"] = settings.max_memory;
   } else if (shape_.has_cache) {  // the caches need some of what is available
-    const std::int64_t lanes = std::max<std::int64_t>(1, settings.batch_size / shape_.rows);
-    const std::int64_t available = get_max_memory().front().second;
-    const std::int64_t caches = lanes * state_bytes(calls_.new_state());
-    limits["cpu"] = std::max<std::int64_t>(0, available / 10 * 9 - caches);
+    const std::int64_t lanes = most_lanes(num_sequences, settings.batch_size, shape_.rows);
+    limits["cpu"] =
+        bytes_for_weights(get_max_memory().front().second, lanes, state_bytes(calls_.own_state()));
   }
   if (!limits.empty()) options.max_memory = limits;
   (void)load_checkpoint_and_dispatch(
@@ -139,15 +138,18 @@ ExportedInputs GeneratingModel::inputs_of(const PlannedCall& call, const at::Ten
   return {{kIds, tokens}, {kPosition, at::arange(call.begin, call.begin + call.length, dtype)}};
 }
 
+void GeneratingModel::hold_states(const std::vector<PlannedCall>& calls) {
+  std::map<std::size_t, ExportedState> kept;
+  for (const PlannedCall& call : calls) kept.insert(states_.extract(call.lane));
+  states_ = std::move(kept);
+  for (const PlannedCall& call : calls)
+    if (!states_.contains(call.lane)) states_.emplace(call.lane, calls_.new_state());
+}
+
 std::vector<at::Tensor> GeneratingModel::operator()(const std::vector<PlannedCall>& calls,
                                                     const std::vector<Sequence>& sequences) {
   const at::NoGradGuard no_grad;
-  std::map<std::size_t, ExportedState> states;
-  for (const PlannedCall& call : calls) {
-    auto known = states_.extract(call.lane);
-    states[call.lane] = known.empty() ? calls_.new_state() : std::move(known.mapped());
-  }
-  states_ = std::move(states);
+  hold_states(calls);
   std::vector<ExportedCall> inputs;
   for (const PlannedCall& call : calls)
     inputs.push_back({inputs_of(call, tokens_of(call, sequences)), &states_.at(call.lane)});

@@ -28,8 +28,8 @@ class GeneratingModel {
  public:
   // The graph alone. Throws kUnsupported: it takes or keeps something else; what ExportedModel throws.
   explicit GeneratingModel(const GenerateSettings& settings);
-  // Before the first call. Throws what load_checkpoint_and_dispatch() throws.
-  void load_weights(const GenerateSettings& settings);
+  // Before the first call. num_sequences: how many there are, 1 or more. Throws what load_checkpoint_and_dispatch() throws.
+  void load_weights(const GenerateSettings& settings, std::int64_t num_sequences);
 
   [[nodiscard]] const ModelShape& shape() const noexcept { return shape_; }
   // Of the tokens that it knows; -1: not known.
@@ -42,6 +42,8 @@ class GeneratingModel {
  private:
   [[nodiscard]] at::Tensor tokens_of(const PlannedCall& call,
                                      const std::vector<Sequence>& sequences) const;
+  // One for each call. Those of other lanes are freed before any is made.
+  void hold_states(const std::vector<PlannedCall>& calls);
   [[nodiscard]] ExportedInputs inputs_of(const PlannedCall& call, const at::Tensor& tokens) const;
 
   ExportedModel net_;

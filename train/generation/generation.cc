@@ -1,7 +1,10 @@
 #include "train/generation/generation.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,11 +71,7 @@ class PromptRun {
         rule_{settings.max_new_tokens, settings.eos_token_id, model_.shape().places},
         planner_(sequences_, model_.shape(), settings.batch_size, settings.prefill_chunk_size) {
     check_prompts(sequences_, model_);
-    model_.load_weights(settings);
-    const ChoiceOptions options{
-        settings.do_sample, settings.temperature, settings.top_k, settings.top_p};
-    for (std::size_t i = 0; i < sequences_.size(); ++i)
-      choices_.emplace_back(options, settings.seed + i);
+    model_.load_weights(settings, std::ssize(sequences_));
   }
 
   void generate() {
@@ -81,8 +80,13 @@ class PromptRun {
           "accel generate: the model has no cache, so all tokens run again for each new one\n",
           stderr);
     for (auto calls = planner_.next(); !calls.empty(); calls = planner_.next()) {
-      const std::vector<at::Tensor> logits = model_(calls, sequences_);
-      for (std::size_t i = 0; i < calls.size(); ++i) extend(calls[i], logits[i]);
+      try {
+        const std::vector<at::Tensor> logits = model_(calls, sequences_);
+        for (std::size_t i = 0; i < calls.size(); ++i) extend(calls[i], logits[i]);
+      } catch (...) {
+        write_broken_off();
+        throw;
+      }
       write_finished();
     }
   }
@@ -94,8 +98,36 @@ class PromptRun {
       Sequence& sequence = sequences_[call.rows[row]];
       if (sequence.finish || call.begin + call.length < std::ssize(sequence.tokens)) continue;
       const at::Tensor last = logits[static_cast<std::int64_t>(row)][call.length - 1];
-      sequence.tokens.push_back(choices_[call.rows[row]](last));
+      sequence.tokens.push_back(next_token(call.rows[row], last));
       sequence.finish = rule_.finish_of(sequence);
+      if (sequence.finish) choices_.erase(call.rows[row]);
+    }
+  }
+
+  std::int64_t next_token(std::size_t sequence, const at::Tensor& logits) {
+    if (!settings_.do_sample) return likeliest_token(logits);
+    const ChoiceOptions options{settings_.temperature, settings_.top_k, settings_.top_p};
+    return choices_.try_emplace(sequence, options, settings_.seed + sequence).first->second(logits);
+  }
+
+  // The lines of a run that fails, to that of the last prompt that has got tokens.
+  void write_broken_off() {
+    std::size_t end = sequences_.size();
+    while (end > num_written_ && sequences_[end - 1].generated().empty()) --end;
+    std::size_t num_broken_off = 0;
+    for (std::size_t i = num_written_; i < end; ++i) {
+      if (sequences_[i].finish) continue;
+      sequences_[i].finish = Finish::kError;
+      ++num_broken_off;
+    }
+    if (num_broken_off > 0)
+      std::fprintf(stderr,
+                   "accel generate: the run fails, and %s %s not finished\n",
+                   counted(num_broken_off, "line").c_str(),
+                   num_broken_off == 1 ? "is" : "are");
+    try {
+      write_finished();
+    } catch (const Error&) {  // the first error is the one to tell
     }
   }
 
@@ -139,7 +171,7 @@ class PromptRun {
   GeneratingModel model_;
   const StopRule rule_;
   PassPlanner planner_;
-  std::vector<TokenChoice> choices_;
+  std::map<std::size_t, TokenChoice> choices_;  // of sequences that have drawn and go on
   std::size_t num_written_ = 0;
 };
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kSeparators = ", \t\r";
 constexpr std::size_t kMostPromptBytes = std::size_t{1} << 30;
+constexpr std::size_t kMostWordBytes = 40;  // in a message
 
 }  // namespace
 
@@ -27,7 +28,8 @@ Result<std::vector<std::int64_t>> prompt_of(std::string_view text, const std::st
     const auto token = number_of<std::int64_t>(word);
     if (!token || *token < 0) {
       return Error(ErrorCode::kInvalidArgument,
-                   name + " has " + printable(word) + " in place " +
+                   name + " has " + printable(word.substr(0, kMostWordBytes)) +
+                       (word.size() > kMostWordBytes ? "..." : "") + " in place " +
                        std::to_string(tokens.size() + 1) + ", which is no token id",
                    "write token ids as 1,2,3");
     }

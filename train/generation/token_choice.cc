@@ -30,12 +30,15 @@ at::Tensor warped_scores(const at::Tensor& scores, const ChoiceOptions& options)
   return left;
 }
 
+std::int64_t likeliest_token(const at::Tensor& logits) {
+  return logits.to(at::kFloat).argmax().item<std::int64_t>();
+}
+
 TokenChoice::TokenChoice(const ChoiceOptions& options, std::uint64_t seed)
     : options_(options), generator_(at::detail::createCPUGenerator(seed)) {}
 
 std::int64_t TokenChoice::operator()(const at::Tensor& logits) {
   const at::Tensor scores = logits.to(at::kFloat);
-  if (!options_.do_sample) return scores.argmax().item<std::int64_t>();
   const at::Tensor probabilities = at::softmax(warped_scores(scores, options_), -1);
   return at::multinomial(probabilities, 1, false, generator_).item<std::int64_t>();
 }

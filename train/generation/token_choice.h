@@ -16,7 +16,6 @@
 namespace accel::train {
 
 struct ChoiceOptions {
-  bool do_sample = false;  // false: the likeliest
   double temperature = 1.0;
   std::int64_t top_k = 50;  // 0: all
   double top_p = 1.0;
@@ -25,11 +24,15 @@ struct ChoiceOptions {
 // The scores of what may be drawn, and minus infinity for the rest. scores: floats, in one dimension. Pure.
 [[nodiscard]] at::Tensor warped_scores(const at::Tensor& scores, const ChoiceOptions& options);
 
+// logits: of the whole vocabulary, in one dimension. Pure.
+[[nodiscard]] std::int64_t likeliest_token(const at::Tensor& logits);
+
+// Draws tokens of one sequence.
 class TokenChoice {
  public:
   TokenChoice(const ChoiceOptions& options, std::uint64_t seed);
 
-  // logits: of the whole vocabulary, in one dimension.
+  // logits: as above.
   [[nodiscard]] std::int64_t operator()(const at::Tensor& logits);
 
  private:

@@ -491,6 +491,16 @@ def traced(request, subject):
     raise failure if isinstance(failure, Refusal) else not_exportable(subject, failure)
 
 
+def learned_positions(net):
+    """How many places the smallest table of learned positions has; None without one."""
+    import torch
+    tables = [module for name, module in net.named_modules() if isinstance(module, torch.nn.Embedding)
+              and re.fullmatch("wpe|(?!.*relative).*position.*", name.rpartition(".")[2])]
+    # OPT begins at row 2, RoBERTa behind the row of padding.
+    return min((table.num_embeddings - getattr(table, "offset", 0) - (0 if table.padding_idx is None else table.padding_idx + 1)
+                for table in tables), default=None)
+
+
 def add_static_cache(request, subject):
     """Keys and values lie in buffers of the module. From here on it takes tokens and their places, and gives logits."""
     import torch
@@ -500,6 +510,10 @@ def add_static_cache(request, subject):
     if request.compile:
         raise Refusal("usage", "a graph with a cache is not compiled", "leave out --compile, or --max_cache_len")
     net = subject.net.eval()
+    places = learned_positions(net)
+    if places is not None and request.max_cache_len > places:
+        raise Refusal("usage", f"--max_cache_len is {request.max_cache_len}, and the model has learned {places} positions",
+                      f"give --max_cache_len {places} at most")
     net.config.use_cache = net.generation_config.use_cache = True
     net.generation_config.cache_implementation = "static"
     exporting = package("transformers.integrations.executorch", "transformers")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`accel generate` without Python: prompts alone and together, with a cache and without one, weights on disk; how it ends; wrong input."""
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -120,6 +121,39 @@ class Generate(unittest.TestCase):
         self.assertEqual(first.count(","), 4)
         self.assertTrue(rest == "" or rest.endswith("\n"))
 
+    def test_a_run_that_fails_leaves_the_tokens_that_it_has_made(self):
+        expected = self.lines(PREFIX, *prompts(), "--max_new_tokens", 5)
+        # The model takes up to 12 tokens, and the fifth prompt has 13 with the eighth that follows.
+        done = generate(PREFIX, *prompts(), "--max_new_tokens", 10, "--json")
+        self.assertNotEqual(done.returncode, 0)
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([row["prompt"] for row in told], [1, 2, 3, 4, 5])
+        self.assertEqual(",".join(map(str, told[4]["generated_ids"][:5])), expected[4])
+        self.assertEqual({row["finish"] for row in told}, {"error"})
+        self.assertEqual(len(told[4]["prompt_ids"]) + len(told[4]["generated_ids"]), PLACES + 1)
+        self.assertIn("5 lines are not finished", done.stderr)
+        self.assertIn(f"{PLACES + 1}", done.stderr)
+        text = generate(PREFIX, *prompts(), "--max_new_tokens", 10)
+        self.assertEqual([json.loads(f"[{line}]") for line in text.stdout.splitlines()], [row["generated_ids"] for row in told])
+
+    def test_a_run_that_fails_leaves_no_lines_of_prompts_that_have_not_begun(self):
+        words = ("--max_new_tokens", 10, "--batch_size", 1, "--json")
+        finishes = {order: [json.loads(line)["finish"] for line in generate(PREFIX, *prompts(PROMPTS[::order]), *words).stdout.splitlines()]
+                    for order in (1, -1)}
+        self.assertEqual(finishes, {1: ["length"] * 4 + ["error"], -1: ["error"]})
+
+    def test_prompts_that_wait_take_little_memory(self):
+        peaks = []
+        for count in (1, 200000):
+            with subprocess.Popen(command(STEPWISE, "--prompt_file", "-", "--max_new_tokens", 2), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+                running.stdin.write("1,2\n" * count)
+                running.stdin.close()
+                self.assertNotEqual(running.stdout.readline(), "")
+                running.kill()
+                peaks.append(os.wait4(running.pid, 0)[2].ru_maxrss * 1024)
+                running.returncode = -signal.SIGKILL
+        self.assertLess(peaks[1] - peaks[0], 200 * 1000 * 1000)
+
     def test_the_help_names_the_flags(self):
         done = generate("--help")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -145,7 +179,7 @@ class Generate(unittest.TestCase):
             self.assertIn(text.name, self.refused(text.name, "--prompt_ids", "1"))
 
     def test_odd_numbers_are_refused(self):
-        for words in (("--temperature", 0), ("--top_p", 1.5), ("--max_new_tokens", 0), ("--max_memory", "2XB"), ("--batch_size", 0)):
+        for words in (("--temperature", 0), ("--temperature", "nan"), ("--temperature", "inf"), ("--top_p", 1.5), ("--top_p", "nan"), ("--max_new_tokens", 0), ("--max_memory", "2XB"), ("--batch_size", 0)):
             self.assertIn(str(words[1]), self.refused(CACHED, "--prompt_ids", "1", *words))
 
     def test_a_full_device_is_an_error(self):

@@ -132,6 +132,22 @@ TEST(PassPlanner, CompletesEachSequenceOfAnyLengthsWithNoMoreCallsThanAlone) {
   }
 }
 
+TEST(MostLanes, AreThoseThatTheSequencesFillAndTheUserAllows) {
+  EXPECT_EQ(most_lanes(1, 8, 1), 1);
+  EXPECT_EQ(most_lanes(20, 8, 1), 8);
+  EXPECT_EQ(most_lanes(5, 8, 2), 3);
+  EXPECT_EQ(most_lanes(5, 5, 2), 2);
+  EXPECT_EQ(most_lanes(5, 1, 4), 1);
+  EXPECT_EQ(most_lanes(3, 1'000'000'000, 1), 3);
+}
+
+TEST(BytesForWeights, AreWhatTheCachesLeave) {
+  EXPECT_EQ(bytes_for_weights(1000, 1, 100), 800);
+  EXPECT_EQ(bytes_for_weights(1000, 8, 100), 100);
+  EXPECT_EQ(bytes_for_weights(1000, 10, 100), 0);
+  EXPECT_EQ(bytes_for_weights(std::int64_t{1} << 40, 1'000'000'000, std::int64_t{1} << 36), 0);
+}
+
 TEST(StopRule, EndsAtAnEndTokenAtTheLengthOrWhereTheCacheIsFull) {
   Sequence sequence{{1, 1, 1, 5}, 3, {}};
   EXPECT_EQ(StopRule({.max_new_tokens = 4, .end_tokens = {9, 5}}).finish_of(sequence),
@@ -145,6 +161,10 @@ TEST(StopRule, EndsAtAnEndTokenAtTheLengthOrWhereTheCacheIsFull) {
 TEST(Prompts, AreNumbersWithCommasOrBlanksBetween) {
   EXPECT_THAT(*prompt_of("1,2, 3", "prompt 1"), ElementsAre(1, 2, 3));
   EXPECT_THAT(*prompt_of(" 7 8\r", "prompt 1"), ElementsAre(7, 8));
+  const auto long_word = prompt_of("1," + std::string(1'000'000, 'x'), "prompt 1");
+  ASSERT_FALSE(long_word);
+  EXPECT_LT(long_word.error().message().size(), 200u);
+  EXPECT_THAT(long_word.error().message(), HasSubstr("xxx..."));
   for (const std::string text : {"", " , ", "1,x", "-1", "1.5", "99999999999999999999"}) {
     const auto prompt = prompt_of(text, "prompt 4");
     ASSERT_FALSE(prompt) << text;
