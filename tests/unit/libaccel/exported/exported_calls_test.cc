@@ -185,10 +185,10 @@ TEST(ExportedCalls, RefuseStatesThatShareMemoryAmongThemOrWithTheModel) {
   ExportedState third = calls.new_state();
   third["value_cache_0"] = first["value_cache_0"].slice(2, 1);
   ExportedState own = calls.own_state();
-  for (const auto& [one, other] : std::vector<std::pair<ExportedState*, ExportedState*>>{
+  for (const auto& states : std::vector<std::pair<ExportedState*, ExportedState*>>{
            {&first, &second}, {&first, &third}, {&own, nullptr}, {nullptr, nullptr}}) {
     const Error error = error_of([&] {
-      (void)calls({{tokens(ids, 0), one}, {tokens(ids, 0), other}});
+      (void)calls({{tokens(ids, 0), states.first}, {tokens(ids, 0), states.second}});
     });
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(error.message(), HasSubstr("write the same memory"));
