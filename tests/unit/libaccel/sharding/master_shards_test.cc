@@ -29,7 +29,7 @@ at::Tensor exact_values(std::int64_t rows, std::int64_t columns) {
 // one that is not divided. Each rank makes the same.
 class Masters {
  public:
-  Masters() : shards_(units(), PartialState::process_group()) {
+  Masters() : shards_(units(), PartialState::process_group(), at::kCPU) {
     const at::NoGradGuard no_grad;
     for (std::size_t p = 0; p < exact_.size(); ++p) {
       at::Tensor rounded = exact_[p].to(at::kBFloat16);
