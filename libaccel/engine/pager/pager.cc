@@ -84,11 +84,13 @@ std::shared_ptr<void> hold_pages(std::span<const at::Tensor> tensors) {
   std::map<std::shared_ptr<PageTable>, std::set<std::size_t>> units;
   auto holds = std::make_shared<Holds>();
   for (const at::Tensor& tensor : tensors) {
-    if (const PagedStorage* const storage = paged_storage(tensor))
+    if (const PagedStorage* const storage = paged_storage(tensor)) {
       units[storage->table].insert(storage->place.unit);
-    else if (const auto* const owner = interception::owner_of(*tensor.unsafeGetTensorImpl()))
-      holds->others.push_back(owner->hold());
+    } else if (const auto* const owner = interception::owner_of(*tensor.unsafeGetTensorImpl())) {
+      if (auto held = owner->hold()) holds->others.push_back(std::move(held));
+    }
   }
+  if (units.empty() && holds->others.empty()) return nullptr;
   for (const auto& [table, own] : units)
     holds->pages.emplace_back(table, std::vector<std::size_t>(own.begin(), own.end()));
   return holds;
