@@ -59,7 +59,7 @@ class UnitStorage final : public interception::ParameterStorage {
 
   [[nodiscard]] std::shared_ptr<void> hold() const override {
     units_->hold(unit_);
-    return {nullptr, [units = units_, unit = unit_](void*) { units->let_go(unit); }};
+    return {units_.get(), [units = units_, unit = unit_](void*) { units->let_go(unit); }};
   }
 
  private:

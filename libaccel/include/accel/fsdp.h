@@ -94,8 +94,8 @@ struct FullyShardedDataParallelPlugin {
   std::optional<bool> forward_prefetch;
   // True, the default: a rank keeps three units, of which one is fetched ahead. False: six, and four ahead.
   std::optional<bool> limit_all_gathers;
-  // Over several nodes, or on disk: the bytes of units that a rank keeps at once, in place of limit_all_gathers' three or six. The largest
-  // unit has to fit: less is refused on all ranks with kOutOfMemory, and the error says how much would do. An operator that
+  // Over several nodes, on disk, or on GPUs: the bytes of units that a rank keeps at once, in place of limit_all_gathers' three or six. The
+  // largest unit has to fit: less is refused on all ranks with kOutOfMemory, and the error says how much would do. An operator that
   // needs more at once gets it. Lower it where memory is short, raise it where units are fetched too often.
   // ACCEL_FSDP_MAX_LIVE_BYTES ("512M"), else unset. Ranks may differ.
   std::optional<std::uint64_t> max_live_bytes;

@@ -29,7 +29,7 @@ struct MemoryUse {
   std::int64_t optimizer =
       0;  // tensors of its state in memory, not those on disk; 0 before the first step
 
-  // Whole units in memory during their use, with the shards of all ranks: FULL_SHARD over several nodes or on disk, else 0.
+  // Whole units in memory during their use, with the shards of all ranks: FULL_SHARD over several nodes, on disk or on GPUs, else 0.
   std::int64_t paged = 0;
   std::int64_t peak_paged = 0;
   // Gradients of units that a backward is filling, and their maximum so far: if gradients are divided, else 0.
