@@ -294,23 +294,18 @@ ExportedOutputs BoundGraph::run(std::vector<c10::IValue> inputs) const {
 
 ExportedOutputs BoundGraph::interpret(std::vector<c10::IValue> inputs,
                                       const TensorsByName& instead) const {
-  Frame frame(program_.num_values());
-  load_tensors(frame, instead);
+  Frame frame = frame_of(inputs, instead);
   const bool mutates =
       std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [](const OutputSpec& output) {
         return output.kind == OutputSpec::Kind::kInputMutation;
       });
-  const std::vector<c10::IValue> kept = mutates ? inputs : std::vector<c10::IValue>();
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (program_.is_used(user_values_[i])) frame[user_values_[i]] = std::move(inputs[i]);
-  inputs.clear();
+  if (!mutates) inputs.clear();  // the frame lets go of them after their last use
   run_nodes(frame, 0, program_.num_nodes());
-  return results_of(frame, kept, instead);
+  return results_of(frame, inputs, instead);
 }
 
 Frame BoundGraph::frame_of(const std::vector<c10::IValue>& inputs,
                            const TensorsByName& instead) const {
-  check(inputs);
   Frame frame(program_.num_values());
   load_tensors(frame, instead);
   for (std::size_t i = 0; i < inputs.size(); ++i)

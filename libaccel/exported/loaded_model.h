@@ -69,8 +69,10 @@ class BoundGraph {
   // By name to by order. Throws kInvalidArgument.
   [[nodiscard]] std::vector<c10::IValue> in_order(const ExportedInputs& inputs) const;
   [[nodiscard]] ExportedOutputs run(std::vector<c10::IValue> inputs) const;
-  // A run in parts: inputs and tensors before the first node, those of `instead` in the place of the module's of their names. Throws
-  // kInvalidArgument for inputs that the graph does not take.
+  // Throws kInvalidArgument for inputs that the graph does not take.
+  void check(const std::vector<c10::IValue>& inputs) const;
+  // A run in parts: inputs and tensors before the first node, those of `instead` in the place of the module's of their names.
+  // Requires: check() of the inputs.
   [[nodiscard]] Frame frame_of(const std::vector<c10::IValue>& inputs,
                                const TensorsByName& instead) const;
   // What the graph returns, after its last node. Writes what outputs write.
@@ -90,7 +92,6 @@ class BoundGraph {
     std::optional<TensorPlace> place;
     at::Tensor constant;
   };
-  void check(const std::vector<c10::IValue>& inputs) const;
   void load_tensors(Frame& frame, const TensorsByName& instead = {}) const;
   void run_nodes(Frame& frame, std::size_t begin, std::size_t end) const;
   // What the graph returns to its caller, each once.

@@ -320,7 +320,13 @@ int leaks() {
   return late - early <= allowed && use.parameters > 0 ? 0 : 1;
 }
 
-// Under accel-launch. ACCEL_WANTED_BACKEND: what must exchange gradients.
+// ACCEL_WANTED_BACKEND: what must exchange gradients.
+bool has_wanted_backend() {
+  const char* const wanted = std::getenv("ACCEL_WANTED_BACKEND");
+  return wanted == nullptr || *wanted == '\0' || PartialState().backend() == wanted;
+}
+
+// Under accel-launch.
 int ranks() {
   Accelerator accelerator;
   compute_in_fp32();
@@ -329,10 +335,7 @@ int ranks() {
     return kSkip;
   }
   say_device(accelerator);
-  bool holds = true;
-  if (const char* wanted = std::getenv("ACCEL_WANTED_BACKEND");
-      wanted != nullptr && *wanted != '\0')
-    holds = PartialState().backend() == wanted;
+  bool holds = has_wanted_backend();
   for (const char* kind : kKinds) {
     const auto wanted = plain_losses(kind, 20);
     holds = are_near(kind, Training(accelerator, kind).train(20), wanted) && holds;
@@ -359,10 +362,7 @@ int divided(const AcceleratorOptions& options) {
     return kSkip;
   }
   say_device(accelerator);
-  bool holds = true;
-  if (const char* wanted = std::getenv("ACCEL_WANTED_BACKEND");
-      wanted != nullptr && *wanted != '\0')
-    holds = PartialState().backend() == wanted;
+  bool holds = has_wanted_backend();
   for (const char* kind : kKinds) {
     const auto wanted = plain_losses(kind, 20);
     Training training(accelerator, kind);

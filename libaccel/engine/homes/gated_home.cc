@@ -61,15 +61,7 @@ at::Tensor GatedHome::own_shard(std::size_t unit) const {
 }
 
 void GatedHome::before_write() {
-  close_gate();
-  try {
-    give_back_on_all_ranks([this] { return pages_.give_all_back(); },
-                           *group_,
-                           "waiting for the ends of all backwards");
-  } catch (...) {
-    open_gate();
-    throw;
-  }
+  close_gate_on_all_ranks("waiting for the ends of all backwards");
 }
 
 void GatedHome::finish_write(std::span<const std::size_t>, ProcessGroup& group) {
@@ -83,15 +75,7 @@ void GatedHome::publish(std::span<const std::size_t> units) {
 }
 
 void GatedHome::begin_load() {
-  close_gate();
-  try {
-    give_back_on_all_ranks([this] { return pages_.give_all_back(); },
-                           *group_,
-                           "waiting for all ranks to begin to load");
-  } catch (...) {
-    open_gate();
-    throw;
-  }
+  close_gate_on_all_ranks("waiting for all ranks to begin to load");
   access_->access = pager::GuardRange::Access::kReadWrite;
   access_->permit->give();
   open_gate();
@@ -115,6 +99,16 @@ void GatedHome::end_load() {
 void GatedHome::close_gate() {
   pages_.pause_prefetch();
   access_->gate.close();
+}
+
+void GatedHome::close_gate_on_all_ranks(const char* operation) {
+  close_gate();
+  try {
+    give_back_on_all_ranks([this] { return pages_.give_all_back(); }, *group_, operation);
+  } catch (...) {
+    open_gate();
+    throw;
+  }
 }
 
 void GatedHome::open_gate() noexcept {

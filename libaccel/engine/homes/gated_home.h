@@ -60,6 +60,8 @@ class GatedHome : public ParameterHome {
 
  private:
   void close_gate();
+  // With no unit here any more, on all ranks. The gate is open again where it throws.
+  void close_gate_on_all_ranks(const char* operation);
   void open_gate() noexcept;
 
   std::vector<Unit> units_;

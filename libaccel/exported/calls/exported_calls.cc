@@ -138,6 +138,7 @@ std::vector<ExportedOutputs> ExportedCalls::operator()(
   std::vector<exported::Frame> frames;
   for (const ExportedCall& call : calls) {
     inputs.push_back(graph_->in_order(call.inputs));
+    graph_->check(inputs.back());
     frames.push_back(graph_->frame_of(inputs.back(), state_of(call)));
   }
   for (std::size_t part = 0; part + 1 < cuts_.size(); ++part)
